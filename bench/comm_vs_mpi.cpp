@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "tutti/comm/mpi/mpi_world.h"
+#include "tutti/comm/processes/process_world.h"
 #include "tutti/comm/threads/thread_world.h"
 
 using namespace tutti;

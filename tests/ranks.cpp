@@ -17,9 +17,8 @@
 #include <random>
 #include <thread>
 
-#include "tutti/comm/mpi/mpi_world.h"
+#include "tutti/comm/processes/process_world.h"
 #include "tutti/comm/processes/tags.h"
-#include "tutti/comm/tcp/tcp_world.h"
 #include "tutti/comm/testing/conformance.h"
 #include "tutti/comm/threads/thread_world.h"
 

@@ -29,7 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                 break;
             }
             default: {
-                const launch::Output output = launch::read_output(body);
+                const launch::RankOutput output = launch::read_output(body);
                 if (launch::output_body(output.rank, output.stream, output.bytes) != body) std::abort();
             }
         }

@@ -7,7 +7,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/commands.h"
-#include "tutti/comm/mpi/mpi_world.h"
+#include "tutti/comm/processes/process_world.h"
 #include "tutti/kernels/kernel_table.h"
 #include "tutti/text/sentencepiece.h"
 

@@ -1,5 +1,5 @@
-// comm/collective.h: one communication as plain data: the operation, its tensors, and the bytes sent over links.
-// Backends execute a Collective; the flight recorder, the counters and the fault injector of the tests read it.
+// comm/collective.h: a collective or message as plain data: the operation, its tensors, and the bytes that it sends
+// over links.
 #pragma once
 
 #include <cstdint>
@@ -28,25 +28,25 @@ inline bool is_reduction(Kind kind) { return kind == Kind::all_reduce || kind ==
 
 enum class Reduce : uint8_t { sum, max };
 
-// The properties that ranks must agree on and that messages print.
+// The properties of an operation on which ranks must agree, and which error messages print.
 struct Summary {
     Kind kind = Kind::barrier;
     Reduce reduce = Reduce::sum;
-    DType dtype = DType::u8;  // of the input, or of the output of an operation without input
-    int64_t count = 0;        // elements of the same tensor
-    int64_t bytes = 0;        // of the larger of the two tensors
+    DType dtype = DType::u8;  // of the input, or of the output if there is no input
+    int64_t count = 0;        // elements of that tensor
+    int64_t bytes = 0;        // of the larger tensor
     int peer = 0;
     std::string text() const;  // "all_reduce of 4096 f32"
 };
 
-// n = ranks of the group, r = own rank in it. All tensors contiguous, seen as flat.
+// n = ranks of the group, r = own rank. All tensors are contiguous and seen as flat.
 //   all_reduce      output = input (in place): reduced over the ranks
-//   reduce_scatter  input (n s) -> output (s): part r, reduced; f32 takes f32 or 16-bit input unrounded.
-//                   output may be part r of input, and no other
-//   all_gather      input (s) -> output (n s), in rank order; input may be part r of output, and no other
+//   reduce_scatter  input (n s) -> output (s): part r, reduced. An f32 output of 16-bit input is not rounded.
+//                   output may be part r of input, but no other part
+//   all_gather      input (s) -> output (n s), in rank order; input may be part r of output, but no other part
 //   broadcast       output = input (in place): the values of rank `peer`
-//   all_to_all      input: send_counts[p] elements for each rank p, one after another;
-//                   output: receive_counts[p] from each
+//   all_to_all      input: send_counts[p] elements for each rank p, in rank order;
+//                   output: receive_counts[p] elements from each
 //   send, receive   input to, output from rank `peer`; messages between two ranks arrive in the order of the sends
 // Sums add in f32 (f64 and integers in their own type) along one fixed binary tree over the ranks (tree_reduce.h).
 struct Collective {
@@ -59,15 +59,14 @@ struct Collective {
     Summary summary() const;
 };
 
-// Whether two ranks of a group call the same operation. Only all_to_all may differ in the number of elements.
+// Whether two ranks of a group call the same operation. Only in all_to_all may the numbers of elements differ.
 bool agree(const Summary& operation, const Summary& other);
-// Error, naming both calls, unless the two ranks agree on their operation `sequence`.
+// Error, naming both calls, unless the ranks agree on operation `sequence` of the group.
 void check_agree(std::string_view group, uint64_t sequence, int rank, const Summary& operation, int other_rank,
                  const Summary& other);
 
-// Bytes that one rank sends over links in the best algorithm, as the literature counts them: all_reduce 2 (n-1)/n S,
-// reduce_scatter, all_gather, broadcast and all_to_all (n-1)/n S, S = bytes of the full tensor (parallelism.md, 8). For
-// all_to_all with unequal counts: the bytes for other ranks. The planner predicts with the same function.
+// Bytes that one rank sends over links under the bandwidth-optimal algorithm, S = `bytes` of the full tensor:
+// 2 (n-1)/n S for all_reduce; (n-1)/n S for reduce_scatter, all_gather, broadcast, and all_to_all with equal counts.
 int64_t bytes_sent(Kind kind, int64_t bytes, int64_t ranks);
 
 }  // namespace tutti::comm

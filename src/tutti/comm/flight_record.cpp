@@ -1,7 +1,6 @@
 #include "tutti/comm/flight_record.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
@@ -12,12 +11,12 @@ namespace tutti::comm {
 
 namespace {
 
-// The value with this name of an enumeration with values 0 ... count - 1.
+// The value of an enumeration of `count` values that has this name.
 template <class Enum>
 Enum named(const std::string& name, int count) {
     for (int i = 0; i < count; ++i)
         if (name_of(static_cast<Enum>(i)) == name) return static_cast<Enum>(i);
-    throw DataError(concat("\"", name, "\" is not a name in this program's records"));
+    throw DataError(concat("\"", name, "\" is not a kind, state or cause of this program's flight records"));
 }
 
 Json json_of(const FlightRecord::Entry& e, const FlightRecord& record) {
@@ -34,14 +33,14 @@ Json json_of(const FlightRecord::Entry& e, const FlightRecord& record) {
                  {"bytes", o.bytes},
                  {"state", name_of(e.state)},
                  {"start_s", e.start_s}};
-    if (!under_way(e.state)) json["end_s"] = e.end_s;
+    if (!in_flight(e.state)) json["end_s"] = e.end_s;
     return json;
 }
 
 FlightRecord::Entry entry_of(const Json& json, const FlightRecord& record) {
     FlightRecord::Entry e;
     e.group = json.at("in").get<size_t>();
-    check<DataError>(e.group < record.groups.size(), "an operation is in group number ", e.group, " of ",
+    check<DataError>(e.group < record.groups.size(), "an operation is of group ", e.group, ", required one below ",
                      record.groups.size());
     e.sequence = json.at("sequence").get<uint64_t>();
     e.operation.kind = named<Kind>(json.at("kind").get<std::string>(), kKinds);
@@ -54,8 +53,8 @@ FlightRecord::Entry entry_of(const Json& json, const FlightRecord& record) {
     e.operation.peer = json.at("peer").get<int>();
     e.operation.bytes = json.at("bytes").get<int64_t>();
     const auto ranks = static_cast<int>(record.groups[e.group].ranks.size());
-    check<DataError>(e.operation.peer >= 0 && e.operation.peer < ranks, "an operation is with rank ", e.operation.peer,
-                     " of a group of ", ranks);
+    check<DataError>(e.operation.peer >= 0 && e.operation.peer < ranks, "an operation has peer ", e.operation.peer,
+                     ", required a rank below ", ranks, ", those of its group");
     e.state = named<State>(json.at("state").get<std::string>(), 4);
     e.start_s = json.at("start_s").get<double>();
     e.end_s = json.value("end_s", 0.0);
@@ -66,7 +65,7 @@ FlightRecord record_of(const Json& json) {
     FlightRecord r;
     r.rank = json.at("rank").get<int>();
     r.ranks = json.at("ranks").get<int>();
-    check<DataError>(r.rank >= 0 && r.rank < r.ranks, "it is of rank ", r.rank, " of ", r.ranks);
+    check<DataError>(r.rank >= 0 && r.rank < r.ranks, "rank is ", r.rank, ", required one below ", r.ranks);
     r.cause = named<Cause>(json.at("cause").get<std::string>(), 3);
     r.reason = json.at("reason").get<std::string>();
     r.started = json.at("started").get<double>();
@@ -77,17 +76,12 @@ FlightRecord record_of(const Json& json) {
                             .generation = group.at("generation").get<int>(),
                             .begun = group.at("begun").get<uint64_t>()});
         for (const int rank : r.groups.back().ranks)
-            check<DataError>(rank >= 0 && rank < r.ranks, "group ", r.groups.back().name, " has a rank ", rank, " of ",
-                             r.ranks);
+            check<DataError>(rank >= 0 && rank < r.ranks, "group ", r.groups.back().name, " has rank ", rank,
+                             ", required one below ", r.ranks);
     }
     for (const Json& operation : json.at("operations")) r.operations.push_back(entry_of(operation, r));
     r.forgotten = json.at("forgotten").get<uint64_t>();
     return r;
-}
-
-int64_t clock_ns() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-        .count();
 }
 
 }  // namespace
@@ -124,7 +118,7 @@ std::string to_json(const FlightRecord& r) {
 
 FlightRecord read_flight_record(const std::filesystem::path& path) {
     const std::string text = read_file(path.string());
-    constexpr const char* kAdvice = "; move it away to read the records of the other ranks without it";
+    constexpr const char* kAdvice = "; move the file away to read the records of the other ranks";
     try {
         return record_of(Json::parse(text));
     } catch (const JsonError& error) {
@@ -135,9 +129,9 @@ FlightRecord read_flight_record(const std::filesystem::path& path) {
     }
 }
 
-FlightRecorder::FlightRecorder() : origin_ns_(clock_ns()), started_(unix_time()) {}
+FlightRecorder::FlightRecorder() : origin_s_(seconds_now()), started_(unix_time()) {}
 
-double FlightRecorder::now() const { return static_cast<double>(clock_ns() - origin_ns_) * 1e-9; }
+double FlightRecorder::now() const { return seconds_now() - origin_s_; }
 
 size_t FlightRecorder::add_group(const std::string& name, const std::vector<int>& ranks) {
     std::lock_guard lock(mutex_);

@@ -1,5 +1,5 @@
-// comm/flight_record.h: the last operations of a rank, from which to find the cause when a run fails: the record as
-// plain data and as a file, and the recorder. diagnose/flight_findings.h compares the records of all ranks.
+// comm/flight_record.h: the flight record of a rank: its last operations, from which to find why a run failed; as plain
+// data, as a file, and its recorder. diagnose/flight_findings.h compares the records of all ranks.
 #pragma once
 
 #include <array>
@@ -14,12 +14,12 @@
 
 namespace tutti::comm {
 
-// started: queued; on a GPU the operation may still wait for work of its own rank before it is running.
+// started: queued. On a GPU the operation runs only after earlier work of its own rank.
 enum class State : uint8_t { started, complete, failed, running };
-inline bool under_way(State state) { return state == State::started || state == State::running; }
+inline bool in_flight(State state) { return state == State::started || state == State::running; }
 std::string_view name_of(State state);
 
-// Why the rank stopped. told: another rank had failed, or had died.
+// Why the rank stopped. told: another rank had failed or died.
 enum class Cause : uint8_t { failed, timed_out, told };
 std::string_view name_of(Cause cause);
 Cause cause_of(const std::exception& error);
@@ -30,7 +30,7 @@ struct FlightRecord {
         std::string name;
         std::vector<int> ranks;  // of the world
         int generation = 0;
-        uint64_t begun = 0;  // collectives that this rank has begun in it
+        uint64_t begun = 0;  // collectives that this rank has begun in the group
         bool same(const Group& other) const {
             return name == other.name && ranks == other.ranks && generation == other.generation;
         }
@@ -40,40 +40,39 @@ struct FlightRecord {
         uint64_t sequence = 0;  // of the group, from 1; messages count per pair of ranks and direction
         Summary operation;
         State state = State::started;
-        double start_s = 0, end_s = 0;  // since `started`; end_s only after the end
+        double start_s = 0, end_s = 0;  // since FlightRecord::started; end_s: 0 while in flight
     };
 
     int rank = 0, ranks = 1;  // of the world
     Cause cause = Cause::failed;
     std::string reason;
-    double started = 0, written = 0;  // Unix time in seconds; started: the recorder was created
+    double started = 0, written = 0;  // Unix time in seconds of the recorder's creation and of this record
     std::vector<Group> groups;
     std::vector<Entry> operations;  // the last ones, oldest first
-    uint64_t forgotten = 0;         // earlier operations that are not in the record
+    uint64_t forgotten = 0;         // earlier operations, overwritten
 };
 
 std::string to_json(const FlightRecord& record);
-// DataError with the file and the place in the file when the text is not a complete record.
+// DataError, with the path and what is wrong, if the file is not a complete record.
 FlightRecord read_flight_record(const std::filesystem::path& path);
 
-// Keeps the last operations of a rank in a ring. Thread safe.
+// Keeps the last operations of a rank in a ring buffer. Thread safe.
 class FlightRecorder {
   public:
     static constexpr size_t kEntries = 512;
     using Entry = FlightRecord::Entry;
 
     FlightRecorder();
-    // Returns the group's number, for start().
+    // Returns the group's index, for start().
     size_t add_group(const std::string& name, const std::vector<int>& ranks);
-    // Returns the entry's number, for finish().
+    // Returns the entry's number, for run() and finish().
     uint64_t start(size_t group, uint64_t sequence, const Summary& operation);
-    void run(uint64_t number);  // the operation no longer waits for this rank's own work
+    void run(uint64_t number);  // this rank's earlier work is done
     // `gpu_times`: for the trace, if a GPU timed the operation.
     void finish(uint64_t number, State state, const std::optional<TimeSpan>& gpu_times = std::nullopt);
     // Oldest first.
     std::vector<Entry> entries() const;
-    // Operations that begin from now on become spans of this trace; nullptr: of none. The trace must outlive those
-    // operations.
+    // Records operations that begin from now on as spans of this trace, which must outlive them; nullptr: no trace.
     void trace_into(Tracer* trace);
     bool traces() const;
     FlightRecord record(int rank, int ranks, Cause cause, const std::string& reason) const;
@@ -84,11 +83,11 @@ class FlightRecorder {
     mutable std::mutex mutex_;
     std::vector<FlightRecord::Group> groups_;
     std::array<Entry, kEntries> ring_;
-    std::array<size_t, kEntries> spans_;  // of the entries, in trace_
+    std::array<size_t, kEntries> spans_;  // by entry, in trace_
     Tracer* trace_ = nullptr;
-    uint64_t count_ = 0;
-    int64_t origin_ns_ = 0;
-    double started_ = 0;
+    uint64_t count_ = 0;  // entries so far
+    double origin_s_;     // of the entries' times, on the steady clock
+    double started_;
 };
 
 }  // namespace tutti::comm

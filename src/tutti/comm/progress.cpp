@@ -8,13 +8,18 @@
 namespace tutti::comm {
 
 namespace {
-constexpr std::chrono::microseconds kNotShared{2};
-constexpr std::chrono::milliseconds kLookForStop{100};
+constexpr std::chrono::microseconds kSpinWithoutYield{2};
+constexpr std::chrono::milliseconds kCheckForStop{100};
 }  // namespace
 
-void rethrow_reason(const std::string& reason) {
+void throw_reason(const std::string& reason) {
     if (reason.starts_with(kPreempted)) throw Preempted(reason);
     throw Aborted(reason);
+}
+
+std::string for_too_long(double timeout_s) {
+    return concat("for more than ", timeout_s,
+                  " s (comm.timeout_s); a rank that is missing has died, hangs, or took another path");
 }
 
 std::chrono::nanoseconds spin_time_of(int ranks, int cores, bool progress_threads) {
@@ -49,7 +54,7 @@ void Progress::add(std::shared_ptr<Operation> operation) {
         advance_all();
 }
 
-// True when an operation was completed. A second thread that finds another thread advancing returns: that thread
+// True if an operation was completed. A thread that finds another one advancing returns at once: the other thread
 // completes the awaited operation and notifies.
 bool Progress::advance_all() {
     const std::unique_lock advancing(advancing_, std::try_to_lock);
@@ -108,12 +113,12 @@ void Progress::wait_until(const std::function<bool()>& ready, const std::functio
     Clock::time_point spin_until = begin + notifier_->spin_time();
     while (!done()) {
         notifier_->check_abort();
-        const bool looks_for_stop = stop_ != nullptr && !stop_->has_to_save();
-        if (looks_for_stop) stop_->check();
+        const bool may_stop = stop_ != nullptr && !stop_->has_to_save();
+        if (may_stop) stop_->check();
         const Clock::time_point now = Clock::now();
         if (now < spin_until) {
-            // Most waits end at once. In a longer wait the other rank may be scheduled on this core: let that rank run.
-            if (now - begin < kNotShared)
+            // Most waits end at once. In a longer wait, yield: the other rank may be scheduled on this core.
+            if (now - begin < kSpinWithoutYield)
                 for (int i = 0; i < 16; ++i) _mm_pause();
             else
                 std::this_thread::yield();
@@ -121,17 +126,16 @@ void Progress::wait_until(const std::function<bool()>& ready, const std::functio
         }
         const Clock::time_point deadline = after(timeout_s_), last = after(1.5 * timeout_s_);
         if (now >= deadline) {
-            const std::lock_guard still(advancing_);  // the operation must not change while it is described
-            check<TimedOut>(now < last && waits_on_waiters(), what(), ", for more than ", timeout_s_,
-                            " s (comm.timeout_s); a rank that is missing has died, hangs, or took another path");
+            const std::lock_guard lock(advancing_);  // the operation must not advance while what() describes it
+            check<TimedOut>(now < last && waits_on_waiters(), what(), ", ", for_too_long(timeout_s_));
         }
         const Clock::time_point until = now < deadline ? deadline : last;
-        notifier_->sleep(looks_for_stop ? std::min(until, now + kLookForStop) : until, done);
+        notifier_->sleep(may_stop ? std::min(until, now + kCheckForStop) : until, done);
     }
     waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// sleep() reads the messages of other ranks, an abort among them, before it returns at once.
+// sleep() does not block here, but reads the messages of other ranks, an abort among them.
 void Progress::check_abort() {
     notifier_->sleep(Clock::now(), [] { return true; });
     notifier_->check_abort();

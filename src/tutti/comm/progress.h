@@ -1,6 +1,6 @@
-// comm/progress.h: an operation in flight, and the driver of a rank's operations. A wait for one operation advances all
-// of them; an optional progress thread of the rank does so too, so that communication goes on while the rank computes.
-// Backends supply the Notifier, which sleeps until another rank has done something.
+// comm/progress.h: an operation in flight, and the progress engine of a rank. A wait for one operation advances all of
+// them; so does an optional progress thread, so that communication goes on while the rank computes. Backends implement
+// the Notifier, which sleeps until another rank has made progress.
 #pragma once
 
 #include <atomic>
@@ -22,27 +22,27 @@ namespace tutti::comm {
 
 using Clock = std::chrono::steady_clock;
 
-// One communication in flight on one rank: work that can be advanced without waiting. Work (communicator.h) is the
-// caller's handle.
+// A collective or message in flight on one rank, which advances without blocking. Work (communicator.h) is the caller's
+// handle.
 class Operation {
   public:
-    // `sequence`: of the group, from 1; messages count per pair of ranks.
+    // `sequence`: as in FlightRecord::Entry.
     Operation(Collective collective, std::string group, uint64_t sequence)
         : collective_(std::move(collective)), group_(std::move(group)), sequence_(sequence) {}
     virtual ~Operation() = default;
     Operation(const Operation&) = delete;
     Operation& operator=(const Operation&) = delete;
 
-    // Does what can be done now; true once this rank has nothing left to do and may use its buffers again. Progress
-    // calls advance() from one thread at a time. An exception becomes the operation's failure.
+    // Does what can be done now; true once the operation is complete on this rank and its buffers may be reused. Never
+    // called by two threads at once. An exception becomes the operation's failure.
     virtual bool advance() = 0;
     // The ranks that the operation waits for: "rank 2 (last seen at operation 11 of this group)".
     virtual std::string waits_for() const = 0;
-    // True while every rank that this operation waits for is itself waiting. Those ranks can name the missing rank, so
-    // this operation times out later than they do.
+    // True while every rank that this operation waits for waits itself. Those ranks can name the missing rank, so this
+    // operation times out later than theirs.
     virtual bool waits_on_waiters() const { return false; }
 
-    // The GPU's times of begin and end, after the last advance(); nullopt: no GPU timed the operation.
+    // Begin and end on the GPU, after the last advance(); nullopt: no GPU timed the operation.
     virtual std::optional<TimeSpan> gpu_times() const { return std::nullopt; }
 
     const Collective& collective() const { return collective_; }
@@ -53,12 +53,11 @@ class Operation {
     void rethrow() const {
         if (failure_) std::rethrow_exception(failure_);
     }
-    // For the rank's own thread, once no failure was rethrown: drops the tensors. A progress thread that has just
-    // completed the operation may hold it longer, and memory must be free at a place of the program, as rehearsed.
+    // Releases the tensors, in the rank's own thread after rethrow(). A progress thread that has just completed the
+    // operation may hold it longer, but memory must be freed at a fixed point of the program, as it is rehearsed.
     void release_tensors() { collective_.input = collective_.output = {}; }
 
-    // Set by the communicator that started the operation. on_begin: this rank's own work before the operation is done;
-    // backends that cannot tell never call on_begin.
+    // on_begin: this rank's earlier work is done; backends that cannot tell never call it.
     std::function<void()> on_begin;
     std::function<void(bool failed)> on_complete;
 
@@ -76,65 +75,67 @@ class Operation {
     std::atomic<bool> complete_{false};
 };
 
-// A rank stopped because another rank failed; the message has the other rank's reason. Exit code 5: one incident counts
-// once among the ranks of a job.
+// A rank stopped because another rank failed, whose reason the message has. Exit code 5, so that of all ranks of a job
+// only the rank at fault ends with the code of the failure.
 class Aborted : public Error {
   public:
     using Error::Error;
     int exit_code() const override { return exit_codes::kBecauseOfOthers; }
 };
 // Throws Aborted with the reason of another rank, or Preempted if that rank was asked to stop (stop.h).
-[[noreturn]] void rethrow_reason(const std::string& reason);
+[[noreturn]] void throw_reason(const std::string& reason);
 // A wait took longer than comm.timeout_s.
 class TimedOut : public Error {
   public:
     using Error::Error;
 };
+// The end of its message: "for more than 300 s (comm.timeout_s); a rank that is missing has died, ...".
+std::string for_too_long(double timeout_s);
 
 class Notifier {
   public:
     virtual ~Notifier() = default;
-    // Sleeps until a notification (any rank has made progress) or `until`; may wake spuriously. Calls `ready` once more
-    // after other ranks can see that the rank sleeps, so that no notification is lost.
+    // Sleeps until any rank notifies, or `until`; may wake spuriously. Calls `ready` once the other ranks can see that
+    // this rank sleeps, and returns if it is true, so that no notification is lost.
     virtual void sleep(Clock::time_point until, const std::function<bool()>& ready) = 0;
-    // Wakes the sleeping threads of this rank: its progress thread, or the thread that waits for that thread.
+    // Wakes all sleeping threads of the ranks that share this notifier.
     virtual void notify() = 0;
-    // Throws Aborted when a rank has aborted.
+    // Throws Aborted if a rank has aborted.
     virtual void check_abort() const = 0;
-    // Time to spin before sleeping; zero where ranks share cores.
+    // Time to spin before sleeping; zero if ranks share cores.
     virtual std::chrono::nanoseconds spin_time() const = 0;
 };
 
-// The spin_time of ranks of one machine. Threads that share cores must not spin, because the awaited thread needs the
-// core. With a core for each thread, spin_time must exceed the time of a wake-up (60 to 110 us on virtual machines):
-// otherwise a late rank makes another one sleep, whose wake-up then makes the first one sleep, and so on for ever.
+// The spin_time of `ranks` on a machine. Threads that share cores must not spin, because the awaited thread needs the
+// core. With a core for each thread, spin_time must exceed the latency of a wake-up (60 to 110 us on virtual machines):
+// otherwise a late rank makes another one sleep, whose late wake-up makes the first one sleep, and so on.
 std::chrono::nanoseconds spin_time_of(int ranks, int cores, bool progress_threads);
 
 class Progress {
   public:
-    // `stop`: asked in every wait; nullptr: none.
+    // `stop`: checked in every wait; nullptr: none. UsageError unless timeout_s > 0.
     Progress(std::shared_ptr<Notifier> notifier, double timeout_s, bool with_thread, const Stop* stop = nullptr);
     // Stops the thread. Does not wait for operations: a rank that ends without error has waited for all of them.
     ~Progress();
-    // Stops the thread, if there is one.
+    // Stops the progress thread, if there is one.
     void stop();
 
-    // Advances the operation once. Without a progress thread, the next wait or poll() continues.
+    // Advances the operation at once if there is no progress thread; the next wait or poll() continues.
     void add(std::shared_ptr<Operation> operation);
-    // Advances everything, waits for nothing: for a rank that computes for long without a progress thread.
+    // Advances all operations without blocking: for a rank that computes for long without a progress thread.
     void poll() { advance_all(); }
-    // Advances everything until `operation` is complete; rethrows its failure. Throws TimedOut or Aborted.
+    // Advances all operations until `operation` is complete; rethrows its failure. Throws TimedOut or Aborted.
     void wait(const Operation& operation);
-    // Like wait() for any condition, such as room in a mailbox; `what` completes "waited 300 s for …". The time-out
-    // is half as long again while `waits_on_waiters` is true.
+    // Like wait(), until `ready`. `what`: the beginning of the message of TimedOut. The time-out is half as long again
+    // while `waits_on_waiters` is true.
     void wait_until(
         const std::function<bool()>& ready, const std::function<std::string()>& what,
         const std::function<bool()>& waits_on_waiters = [] { return false; });
-    double waited_s() const { return waited_s_; }  // total of the rank's own thread
-    // Throws Aborted when a rank has aborted. Any thread may call (WorldOptions::watched).
+    double waited_s() const { return waited_s_; }  // by the rank's own thread so far
+    // Throws Aborted if a rank has aborted. By any thread if WorldOptions::watched is set.
     void check_abort();
 
-    // The trace for the waits and begins of the rank's own thread; nullptr: none.
+    // The trace of the waits and begins of the rank's own thread; nullptr: none.
     void trace_into(Tracer* trace) { trace_ = trace; }
     Tracer* trace() const { return trace_; }
 

@@ -4,9 +4,8 @@
 #include <exception>
 #include <filesystem>
 
-#include "tutti/comm/mpi/mpi_world.h"
+#include "tutti/comm/processes/process_world.h"
 #include "tutti/comm/tcp/secret.h"
-#include "tutti/comm/tcp/tcp_world.h"
 #include "tutti/comm/threads/thread_world.h"
 
 namespace tutti::comm {
@@ -15,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// By `options.backend` if set, else by launcher. Slurm starts processes with or without MPI.
+// `options.backend` if given, else what the launcher offers. Slurm starts processes with or without MPI.
 bool over_mpi(const Launch& launch, const WorldOptions& options) {
     switch (options.backend) {
         case ProcessBackend::mpi: return true;
@@ -35,29 +34,29 @@ bool over_mpi(const Launch& launch, const WorldOptions& options) {
 ProcessBackend process_backend_of(std::string_view name) {
     if (name == "mpi") return ProcessBackend::mpi;
     if (name == "tcp") return ProcessBackend::tcp;
-    check<UsageError>(name == "auto", "a backend of processes is auto, mpi or tcp, not ", name);
+    check<UsageError>(name == "auto", "comm.backend must be auto, mpi or tcp, got '", name, "'");
     return ProcessBackend::of_launcher;
 }
 
 void run(const Launch& launch, int ranks, const WorldOptions& options, const std::function<void(World&)>& body) {
-    constexpr double kLongest = 1e9;  // 30 years; the clock of deadlines ends at 300
+    constexpr double kLongest = 1e9;  // 30 years; deadlines overflow beyond 300
     check<UsageError>(options.timeout_s > 0 && options.timeout_s <= kLongest,
                       "comm.timeout_s must be above 0 and at most 1e9 seconds, got ", options.timeout_s);
     if (launch.launcher == Launcher::none) {
         check<UsageError>(
             ranks == 1 || options.backend == ProcessBackend::of_launcher,
-            "comm.backend asks for ranks that are processes, but no launcher started this one, and --ranks ", ranks,
-            " are threads: use mpirun, srun or torchrun, or leave comm.backend out");
+            "comm.backend asks for ranks that are processes, but no launcher started this process, and --ranks ", ranks,
+            " makes threads: use tutti launch, mpirun, srun or torchrun, or leave comm.backend out");
         return run_ranks(ranks, options, body);
     }
     check<UsageError>(ranks == 1 || ranks == launch.size, "--ranks ", ranks, ", but ", name_of(launch.launcher),
                       " started ", launch.size, " (", launch.evidence, "): leave --ranks out");
-    if (launch.size == 1) return run_ranks(1, options, body);  // it meets no other rank, and needs no address
+    if (launch.size == 1) return run_ranks(1, options, body);  // needs no address
     if (!over_mpi(launch, options)) return run_tcp(launch, options, body);
     const bool starts_mpi = launch.launcher != Launcher::torchrun && launch.launcher != Launcher::environment &&
                             launch.launcher != Launcher::tutti;
     check<UsageError>(starts_mpi, "comm.backend = \"mpi\", but ", name_of(launch.launcher), " (", launch.evidence,
-                      ") starts no MPI: comm.backend = \"tcp\" or \"auto\" meets over TCP");
+                      ") does not start MPI: set comm.backend to \"tcp\" or \"auto\" to communicate over TCP");
     run_mpi(launch, options, body);
 }
 
@@ -65,7 +64,7 @@ void before_ranks_meet(const Launch& launch, const WorldOptions& options, const 
     try {
         prepare();
     } catch (const std::exception&) {
-        constexpr double kLongest = 10;  // for the others to come, who may have gone already
+        constexpr double kLongest = 10;  // seconds; the other ranks may have ended already
         const bool others_wait = launch.size > 1 && launch.launcher != Launcher::tutti && !over_mpi(launch, options);
         const std::exception_ptr refusal = std::current_exception();
         WorldOptions of_refusal = options;
@@ -73,9 +72,9 @@ void before_ranks_meet(const Launch& launch, const WorldOptions& options, const 
         const bool is_new = !options.run_directory.empty() && !fs::exists(options.run_directory);
         try {
             if (others_wait) run_tcp(launch, of_refusal, [&](World&) { std::rethrow_exception(refusal); });
-        } catch (const std::exception&) {  // the refusal, or why no rank has heard of it: thrown is the refusal
+        } catch (const std::exception&) {  // the refusal, or why the others were not told; the refusal is thrown below
         }
-        if (is_new && launch.rank == 0) {  // a secret of the ranks' meeting alone
+        if (is_new && launch.rank == 0) {  // made for the secret alone
             std::error_code error;
             fs::remove(fs::path(options.run_directory) / tcp::kSecretFile, error);
             fs::remove(options.run_directory, error);

@@ -8,15 +8,15 @@
 
 namespace tutti::comm {
 
-// With a launcher the body runs once, as this process's rank; `ranks` must then be 1 (not asked for) or the launcher's
-// number. The processes meet over MPI (mpirun, and srun where an MPI library is found) or over TCP (torchrun,
-// Kubernetes, and srun without MPI), or as options.backend says. Without a launcher the body runs on `ranks` threads of
-// this process. UsageError where launcher and backend do not fit.
+// With a launcher, runs body(world) once, as this process's rank; `ranks` must be 1 (not given) or the launcher's
+// number. The processes communicate over MPI (mpirun, and srun if an MPI library is found) or over TCP (torchrun,
+// Kubernetes, and srun without MPI), unless options.backend says otherwise. Without a launcher, runs the body on
+// `ranks` threads of this process. UsageError if launcher, ranks and backend do not fit together.
 void run(const Launch& launch, int ranks, const WorldOptions& options, const std::function<void(World&)>& body);
 
-// What a process does before it meets the other ranks, such as reading its config. Where `prepare` throws, the ranks
-// that meet over TCP end with the reason at once; else they would wait options.timeout_s for this one. Launchers of MPI
-// end them by themselves, and so does `tutti launch`. Throws what `prepare` throws.
+// Runs `prepare`, such as the reading of a config, before this process connects to the other ranks, and rethrows its
+// exception. Ranks that connect over TCP are told the reason, so they end at once and do not wait for
+// options.timeout_s. Launchers of MPI, and `tutti launch`, end the other ranks themselves.
 void before_ranks_meet(const Launch& launch, const WorldOptions& options, const std::function<void()>& prepare);
 
 }  // namespace tutti::comm

@@ -1,6 +1,6 @@
 // comm/stop.h: a request to end a run early, made by another thread, such as the one that waits for signals. Before the
-// first step there is nothing to save: every wait of a rank then throws Preempted, and the other ranks are told. Later
-// the run itself asks requested() where it can save.
+// first step there is nothing to save: every wait of a rank throws Preempted, and the other ranks are told. Later the
+// run checks requested() at points where it can save.
 #pragma once
 
 #include <atomic>
@@ -12,8 +12,8 @@
 
 namespace tutti::comm {
 
-// A run was asked to stop, on this rank or on another one, and has lost nothing: start it again. Exit code 75. The
-// message begins with kPreempted, also on its way to other ranks.
+// A run was asked to stop, on this rank or on another, and has lost nothing: it may be started again. Exit code 75. The
+// message begins with kPreempted, on its way to other ranks too.
 class Preempted : public Error {
   public:
     using Error::Error;
@@ -23,19 +23,19 @@ inline constexpr std::string_view kPreempted = "preempted: ";
 
 class Stop {
   public:
-    // Any thread. `by`: "SIGTERM".
+    // By any thread. `by`: "SIGTERM". The first one is kept.
     void request(const std::string& by);
     bool requested() const { return requested_; }
 
-    // Throws Preempted when a stop was requested and nothing has to be saved.
+    // Throws Preempted if a stop was requested and nothing has to be saved.
     void check() const;
     bool has_to_save() const { return has_to_save_; }
     void set_has_to_save() { has_to_save_ = true; }
 
-    // What tells the other ranks the reason; between the meeting of the ranks and their end. Another rank's world must
-    // not end while tell() runs: clear with nullptr first.
+    // Sets the function that tells the other ranks the reason, while all ranks are connected; nullptr: none. It must be
+    // cleared before the world that it uses ends.
     void set_tell(std::function<void(const std::string& reason)> tell);
-    // Any thread: for a process that is about to leave while its ranks compute and ask nothing.
+    // Calls that function, by any thread: for a process that is about to end while its ranks compute and do not wait.
     void tell();
     std::string reason() const;  // "preempted: stopped by SIGTERM before the first step: nothing was to be saved"
 

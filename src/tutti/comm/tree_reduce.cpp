@@ -11,7 +11,7 @@ namespace tutti::comm {
 
 namespace {
 
-constexpr int64_t kBlock = 1024;  // elements reduced at once: a level of the tree stays in the first cache
+constexpr int64_t kBlock = 1024;  // elements reduced at once, so that a level of the tree fits the L1 cache
 
 template <class T>
 struct Sum {
@@ -22,17 +22,18 @@ struct Max {
     T operator()(T a, T b) const { return a < b ? b : a; }
 };
 
-// The number of inputs on the left side of a node of the tree.
-size_t left_side(size_t inputs, std::span<const int> ranks) {
+// The number of inputs in the left subtree of the root.
+size_t left_inputs(size_t inputs, std::span<const int> ranks) {
     if (ranks.empty()) return std::bit_ceil(inputs) / 2;
     const auto total = to_size(std::accumulate(ranks.begin(), ranks.end(), 0));
     size_t left = 0, sum = 0;
     while (sum < std::bit_ceil(total) / 2) sum += to_size(ranks[left++]);
-    check(sum == std::bit_ceil(total) / 2, "tree_reduce: an input of ", ranks[left - 1], " ranks is not a subtree");
+    check(sum == std::bit_ceil(total) / 2, "tree_reduce: input ", left - 1, " of ", ranks[left - 1],
+          " ranks is not the sum of a subtree");
     return left;
 }
 
-// sums[0, n) = elements [at, at + n) of the inputs, along the tree.
+// sums[0, n) = elements [at, at + n) of the inputs, reduced along the tree.
 template <class T, class Sums, class Op>
 void reduce_block(std::span<const void* const> inputs, std::span<const int> ranks, int64_t at, int64_t n, Sums* sums,
                   Op op) {
@@ -46,7 +47,7 @@ void reduce_block(std::span<const void* const> inputs, std::span<const int> rank
         for (int64_t i = 0; i < n; ++i) sums[i] = op(static_cast<Sums>(x[i]), static_cast<Sums>(y[i]));
         return;
     }
-    const size_t left = left_side(inputs.size(), ranks);
+    const size_t left = left_inputs(inputs.size(), ranks);
     const auto left_ranks = ranks.empty() ? ranks : ranks.first(left);
     const auto right_ranks = ranks.empty() ? ranks : ranks.subspan(left);
     Sums right[kBlock];
@@ -77,8 +78,7 @@ void tree_reduce(Reduce reduce, DType input_type, std::span<const void* const> i
                  std::span<void* const> outputs, int64_t begin, int64_t end, std::span<const int> ranks) {
     check(sum_type(input_type) == sum_type(output_type) &&
               (input_type == output_type || input_type == DType::f32 || output_type == DType::f32),
-          "a reduction of ", input_type, " into ", output_type,
-          ": the result must have the input's type, or one is f32 and the other has 16 bits");
+          "tree_reduce of ", input_type, " into ", output_type, ": required the same type, or f32 and a 16-bit type");
     const auto as = [&]<class T, class Sums, class Out>(T, Sums, Out) {
         if (reduce == Reduce::sum)
             reduce_range<T, Sums, Out, Sum<Sums>>(inputs, ranks, outputs, begin, end);
@@ -97,7 +97,7 @@ void tree_reduce(Reduce reduce, DType input_type, std::span<const void* const> i
         case DType::i64: return as(int64_t{}, int64_t{}, int64_t{});
         case DType::bf16: return into(bf16(0.0f));
         case DType::f16: return into(f16(0.0f));
-        default: throw Error(concat("no reduction of ", input_type));
+        default: throw Error(concat("tree_reduce of ", input_type, ": required f32, f64, bf16, f16, i32 or i64"));
     }
 }
 

@@ -9,29 +9,32 @@
 
 namespace tutti::comm {
 
-SumOrder sum_order_of(std::string_view name) {
-    if (name == "tree") return SumOrder::tree;
-    if (name == "fast") return SumOrder::fast;
-    check<UsageError>(name == "auto", "[comm] order is tree, fast or auto, not ", name);
-    return SumOrder::automatic;
-}
+namespace {
 
-std::vector<int> World::ranks_of_host() const {
-    std::vector<int> ranks(to_size(size()));
+std::vector<int> ranks_below(int size) {
+    std::vector<int> ranks(to_size(size));
     std::iota(ranks.begin(), ranks.end(), 0);
     return ranks;
 }
 
-std::unique_ptr<Communicator> World::everyone(const std::string& name) {
-    std::vector<int> ranks(to_size(size()));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    return group(name, ranks);
+}  // namespace
+
+SumOrder sum_order_of(std::string_view name) {
+    if (name == "tree") return SumOrder::tree;
+    if (name == "fast") return SumOrder::fast;
+    check<UsageError>(name == "auto", "comm.order must be tree, fast or auto, got '", name, "'");
+    return SumOrder::automatic;
 }
 
-int World::place_in(const std::string& group, const std::vector<int>& ranks) const {
-    const auto place = std::find(ranks.begin(), ranks.end(), rank());
-    check(place != ranks.end(), "rank ", rank(), " asks for group ", group, ", of which it is not a member");
-    return static_cast<int>(place - ranks.begin());
+std::vector<int> World::ranks_of_host() const { return ranks_below(size()); }
+
+std::unique_ptr<Communicator> World::everyone(const std::string& name) { return group(name, ranks_below(size())); }
+
+int World::rank_in(const std::string& group, const std::vector<int>& ranks) const {
+    const auto own = std::find(ranks.begin(), ranks.end(), rank());
+    check(own != ranks.end(), "rank ", rank(), " makes group ", group, " of ranks ", joined(ranks),
+          ", but is not one of them");
+    return static_cast<int>(own - ranks.begin());
 }
 
 std::string reason_of(int rank, const std::exception& error) {
@@ -39,8 +42,8 @@ std::string reason_of(int rank, const std::exception& error) {
     return concat("rank ", rank, " failed: ", error.what());
 }
 
-std::string dump_flight_record(World& world, const std::string& directory, const std::exception& error) {
-    if (directory.empty() || (world.starting() && cause_of(error) != Cause::timed_out)) return "";
+void dump_flight_record(World& world, const std::string& directory, const std::exception& error) {
+    if (directory.empty() || (world.starting() && cause_of(error) != Cause::timed_out)) return;
     try {
         std::filesystem::create_directories(directory);
         const std::filesystem::path path = std::filesystem::path(directory) / concat("rank-", world.rank(), ".json");
@@ -48,11 +51,8 @@ std::string dump_flight_record(World& world, const std::string& directory, const
         std::ofstream file(temporary);
         file << to_json(world.recorder().record(world.rank(), world.size(), cause_of(error), error.what()));
         file.close();
-        check(static_cast<bool>(file), "the flight record ", path.string(), " could not be written");
-        std::filesystem::rename(temporary, path);
-        return "";
-    } catch (const std::exception& problem) {
-        return problem.what();
+        if (file) std::filesystem::rename(temporary, path);
+    } catch (const std::exception&) {  // `error` is what the user must see
     }
 }
 

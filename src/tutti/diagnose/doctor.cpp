@@ -16,7 +16,7 @@
 #include "tutti/base/build_info.h"
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
-#include "tutti/comm/mpi/mpi_world.h"
+#include "tutti/comm/processes/process_world.h"
 #include "tutti/kernels/backends.h"
 #include "tutti/text/sentencepiece.h"
 

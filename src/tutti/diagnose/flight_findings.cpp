@@ -11,7 +11,7 @@
 
 namespace tutti::diagnose {
 
-using comm::Cause, comm::FlightRecord, comm::State, comm::read_flight_record, comm::under_way;
+using comm::Cause, comm::FlightRecord, comm::State, comm::read_flight_record, comm::in_flight;
 
 namespace {
 
@@ -47,7 +47,7 @@ class Search {
             if (by_rank_[to_size(rank)] == nullptr) missing_.push_back(rank);
         for (const FlightRecord& r : records_)
             for (const Entry& e : r.operations)
-                if (under_way(e.state)) is_message(e) ? note_message(r, e) : note_collective(r, e);
+                if (in_flight(e.state)) is_message(e) ? note_message(r, e) : note_collective(r, e);
     }
 
     std::vector<FlightFinding> run() {
@@ -266,7 +266,7 @@ class Search {
         const Entry* entry = nullptr;
         for (const FlightRecord& r : records_)
             for (const Entry& e : r.operations)
-                if (under_way(e.state) && entry == nullptr) {
+                if (in_flight(e.state) && entry == nullptr) {
                     open = &r;
                     entry = &e;
                 }
@@ -300,7 +300,7 @@ std::string last_operation(const FlightRecord& record) {
     if (record.operations.empty()) return "nothing";
     const Entry& last = record.operations.back();
     return concat(last.operation.text(), ", ", place_text(last, record.groups[last.group]), ", ",
-                  under_way(last.state) ? "not complete" : name_of(last.state));
+                  in_flight(last.state) ? "not complete" : name_of(last.state));
 }
 
 std::vector<FlightFinding> find_divergence(const std::vector<FlightRecord>& records, int ranks) {

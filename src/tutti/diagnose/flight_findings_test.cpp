@@ -268,10 +268,11 @@ TEST_F(FlightFiles, DamageIsNamedWithFileAndPlace) {
             << error();
     }
     for (const auto& [from, to, part] : std::vector<std::array<std::string, 3>>{
-             {"\"cause\": \"told\"", "\"cause\": \"bored\"", "\"bored\" is not a name in this program's records"},
-             {"\"rank\": 1", "\"rank\": 5", "it is of rank 5 of 2"},
-             {"\"in\": 0", "\"in\": 1", "an operation is in group number 1 of 1"},
-             {"\"peer\": 0", "\"peer\": 2", "an operation is with rank 2 of a group of 2"},
+             {"\"cause\": \"told\"", "\"cause\": \"bored\"",
+              "\"bored\" is not a kind, state or cause of this program's flight records"},
+             {"\"rank\": 1", "\"rank\": 5", "rank is 5, required one below 2"},
+             {"\"in\": 0", "\"in\": 1", "an operation is of group 1, required one below 1"},
+             {"\"peer\": 0", "\"peer\": 2", "an operation has peer 2, required a rank below 2, those of its group"},
              {"\"kind\": \"all_reduce\"", "\"kind\": 7", "required a text, got 7"},
              {"\"groups\"", "\"bands\"", "\"groups\" is missing"}}) {
         std::string changed = whole;

@@ -96,7 +96,7 @@ void Server::accept() {
 }
 
 bool Server::serve(Connection& c) {
-    const comm::tcp::Arrived arrived = comm::tcp::receive_some(c.socket, kMostReceived);
+    const comm::tcp::ReceivedBytes arrived = comm::tcp::receive_some(c.socket, kMostReceived);
     c.hears = c.hears && !arrived.ended;
     // A reader may end its side behind the request, and read on.
     if (!c.hears && (c.stream || c.over)) return false;

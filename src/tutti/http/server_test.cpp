@@ -9,7 +9,7 @@
 namespace tutti::http {
 namespace {
 
-using comm::tcp::Arrived, comm::tcp::Socket;
+using comm::tcp::ReceivedBytes, comm::tcp::Socket;
 using namespace std::chrono_literals;
 
 struct Counting final : Stream {
@@ -55,7 +55,7 @@ class ServerTest : public ::testing::Test {
         std::string all;
         for (int turn = 0; turn < 20000; ++turn) {
             server_->turn(1ms);
-            const Arrived arrived = comm::tcp::receive_some(socket, 1 << 20);
+            const ReceivedBytes arrived = comm::tcp::receive_some(socket, 1 << 20);
             all += arrived.bytes;
             if (arrived.ended || (!part.empty() && all.find(part) != std::string::npos)) break;
         }

@@ -13,10 +13,10 @@
 
 namespace tutti::launch {
 
+using comm::tcp::AuthenticatedSession;
 using comm::tcp::Key;
 using comm::tcp::PendingLimits;
 using comm::tcp::Rendezvous;
-using comm::tcp::Session;
 using comm::tcp::Socket;
 using exit_codes::kBecauseOfOthers, exit_codes::kPreempted;
 
@@ -61,7 +61,7 @@ AgentListener::AgentListener(const AgentGroup& group) : group_(group) {
         listener_ = comm::tcp::handshake_listener(std::move(listener), PendingLimits::of(group_.agents, 60));
         return;
     }
-    throw Error(concat("the launcher cannot listen for agents at ", rendezvous.place(), ": ", std::strerror(errno)));
+    throw Error(concat("the launcher cannot listen for agents at ", rendezvous.text(), ": ", std::strerror(errno)));
 }
 
 std::string AgentListener::own_address() const {
@@ -121,7 +121,7 @@ class AgentClient {
                 }
             const auto now = Clock::now();
             if (!refused_) not_refused_at = now;
-            const std::string what = concat("the launcher at ", group_.rendezvous.place(), " has not answered agent ",
+            const std::string what = concat("the launcher at ", group_.rendezvous.text(), " has not answered agent ",
                                             group_.number, " of ", group_.agents, ": ", why_);
             const bool ended = has_served_ && now - not_refused_at > seconds(group_.silence_s);
             if (ended || now - begin > kWaitForOthers) {

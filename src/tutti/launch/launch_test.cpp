@@ -197,7 +197,7 @@ TEST(Link, OfASessionIsSealedAndBelievesNothingElse) {
     const auto soon = Clock::now() + std::chrono::seconds(30);
     std::string why;
     const auto session = [](comm::tcp::Socket socket, unsigned char key) {
-        comm::tcp::Session made{.socket = std::move(socket), .reader = {}};
+        comm::tcp::AuthenticatedSession made{.socket = std::move(socket), .reader = {}};
         made.key.fill(key);
         return made;
     };

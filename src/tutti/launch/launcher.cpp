@@ -142,7 +142,7 @@ class Launcher {
 
     void on_frame(size_t host, const Frame& frame) {
         if (frame.type == Frame::Type::output) {
-            const Output output = read_output(frame.body);
+            const RankOutput output = read_output(frame.body);
             printer_.add(hosts_[host].line().name, output.rank, output.stream, output.bytes);
         } else if (frame.type == Frame::Type::asked) {
             if (stopped_by_ == 0) on_stop_request(Json::parse(frame.body).at("signal").get<int>());

@@ -23,7 +23,7 @@ Link::Link(Descriptor in, Descriptor out) : in_(std::move(in)), out_(std::move(o
     never_wait(out_.fd());
 }
 
-Link::Link(comm::tcp::Session session, End end)
+Link::Link(comm::tcp::AuthenticatedSession session, End end)
     : Link{Descriptor(dup(session.socket.fd())), std::move(session.socket)} {  // braces: in this order
     reader_ = std::move(session.reader);
     cipher_out_.emplace(session, end == End::caller ? "from caller" : "from listener");
@@ -92,7 +92,7 @@ std::string output_body(int rank, int stream, std::string_view bytes) {
     return body.append(bytes);
 }
 
-Output read_output(std::string_view body) {
+RankOutput read_output(std::string_view body) {
     int32_t rank = 0;
     check(body.size() > sizeof rank, "a frame of output of ", body.size(), " bytes");
     std::memcpy(&rank, body.data(), sizeof rank);

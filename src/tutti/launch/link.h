@@ -32,7 +32,7 @@ class Link {
     Link(Descriptor in, Descriptor out);
     // An encrypted link; a frame that the other end did not seal closes it.
     enum class End { caller, listener };
-    Link(comm::tcp::Session session, End end);
+    Link(comm::tcp::AuthenticatedSession session, End end);
 
     bool open() const { return in_.open() && !closed_; }
     int in() const { return in_.fd(); }
@@ -61,10 +61,10 @@ class Link {
 
 // The body of an output frame: rank, stream (1 or 2), bytes.
 std::string output_body(int rank, int stream, std::string_view bytes);
-struct Output {
+struct RankOutput {
     int rank = 0, stream = 1;
     std::string_view bytes;
 };
-Output read_output(std::string_view body);  // Error for a body that output_body() did not make
+RankOutput read_output(std::string_view body);  // Error for a body that output_body() did not make
 
 }  // namespace tutti::launch

@@ -61,7 +61,7 @@ struct Builder {
         const models::Model& model = engine.model;
         if (computed.empty()) choose(model);
         std::set<const Parameter*> here;
-        for (const pipeline::Chunk& chunk : engine.pipeline.chunks()) {
+        for (const pipeline::ModelChunk& chunk : engine.pipeline.chunks()) {
             add(modules, rank, {{{static_cast<int64_t>(chunk.span.begin)}, {numel(chunk.span)}}},
                 concat("stage ", chunk.stage));
             for (size_t m = chunk.span.begin; m < chunk.span.end; ++m)

@@ -8,10 +8,12 @@ namespace tutti::comm {
 
 namespace {
 
-// No operation waits, so the progress engine never sleeps.
+// Every operation is complete once it has begun, so no rank ever sleeps.
 class SilentNotifier final : public Notifier {
   public:
-    void sleep(Clock::time_point, const std::function<bool()>&) override { throw Error("a meta world never waits"); }
+    void sleep(Clock::time_point, const std::function<bool()>&) override {
+        throw Error("internal error: a rank of a meta world waits");
+    }
     void notify() override {}
     void check_abort() const override {}
     std::chrono::nanoseconds spin_time() const override { return {}; }
@@ -54,7 +56,7 @@ class MetaCommunicator final : public Communicator {
   private:
     CommunicationObserver* observer_;
     std::optional<SumOrder> order_;
-    Tensor arrived_;  // of other ranks, to be added
+    Tensor arrived_;  // buffer for values of other ranks
 };
 
 }  // namespace
@@ -70,7 +72,7 @@ MetaWorld::MetaWorld(int rank, int size, CommunicationObserver* observer, std::o
 
 std::unique_ptr<Communicator> MetaWorld::group(const std::string& name, const std::vector<int>& ranks) {
     auto group =
-        std::make_unique<MetaCommunicator>(name, ranks, place_in(name, ranks), progress_, recorder_, observer_, order_);
+        std::make_unique<MetaCommunicator>(name, ranks, rank_in(name, ranks), progress_, recorder_, observer_, order_);
     if (observer_ != nullptr) observer_->joins(*group);
     return group;
 }

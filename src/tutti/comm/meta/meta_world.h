@@ -1,6 +1,6 @@
-// comm/meta/meta_world.h: a world without peers, of any size and seen from any rank. Every operation is complete as
-// soon as it has begun, and no value moves. Communicator checks and counts operations (calls, bytes, bytes over links)
-// as in every backend, so a rehearsed step has the communication of a real one, and the memory of its sums.
+// comm/meta/meta_world.h: one rank of a world of any size, without the other ranks. Every operation is complete once it
+// has begun, and no value moves. Operations are checked and counted (calls, bytes, bytes over links) as in every
+// backend, so a rehearsed step has the communication of a real step, and the buffers of its reductions.
 #pragma once
 
 #include <optional>
@@ -22,8 +22,8 @@ class CommunicationObserver {
 
 class MetaWorld final : public World {
   public:
-    // UsageError unless 0 <= rank < size. `observer` may be null. `order`: that of ranks' devices, which add in their
-    // own memory (nccl/); none: the host adds.
+    // UsageError unless 0 <= rank < size. `observer` may be null. `order`: the order of reductions in the memory of the
+    // ranks' devices (nccl/); nullopt: the host reduces.
     MetaWorld(int rank, int size, CommunicationObserver* observer = nullptr, std::optional<SumOrder> order = {});
 
     int rank() const override { return rank_; }

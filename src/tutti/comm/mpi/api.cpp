@@ -14,7 +14,7 @@ namespace {
 std::vector<std::string> files_of(Launcher launcher) {
     if (const auto named = environment_variable("TUTTI_MPI")) return {*named};
     const std::vector<std::string> open_mpi = {"libmpi.so.40"};
-    const std::vector<std::string> mpich = {"libmpi.so.12", "libmpich.so.12"};  // the second: Debian's
+    const std::vector<std::string> mpich = {"libmpi.so.12", "libmpich.so.12"};  // the second is Debian's
     if (launcher == Launcher::open_mpi) return open_mpi;
     if (launcher == Launcher::mpich) return mpich;
     return {open_mpi[0], mpich[0], mpich[1]};
@@ -23,11 +23,12 @@ std::vector<std::string> files_of(Launcher launcher) {
 template <class Pointer>
 void find(void* where, const char* name, Pointer& pointer) {
     pointer = reinterpret_cast<Pointer>(dlsym(where, name));
-    check(pointer != nullptr, "the MPI library has no ", name, ": ", dlerror());
+    check(pointer != nullptr, "the MPI library lacks ", name, ": ", dlerror(),
+          "; required Open MPI 3 to 5 or a library with the ABI of MPICH; TUTTI_MPI names its file");
 }
 
-// The objects that the library itself uses, which are not always those in its file: a program that also links Open MPI
-// has copies, made by the linker, and the library then uses the copies.
+// Looked up in the whole process: if the program itself links Open MPI, the linker has made copies of these objects,
+// which the library then uses instead of its own.
 void find_handles(Handles<OpenMpi>& handles) {
     find(RTLD_DEFAULT, "ompi_mpi_comm_world", handles.comm_world);
     find(RTLD_DEFAULT, "ompi_mpi_comm_null", handles.comm_null);
@@ -94,7 +95,7 @@ void find_functions(const Library& library, Functions<Abi>& functions) {
 Library open_library(Launcher launcher) {
     Library library;
     for (const std::string& file : files_of(launcher)) {
-        // Global, for find_handles and for plug-ins of Open MPI before version 4.
+        // RTLD_GLOBAL for find_handles, and for plug-ins of Open MPI before version 4.
         library.handle = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
         if (library.handle != nullptr) {
             const bool open_mpi = dlsym(library.handle, "ompi_mpi_comm_world") != nullptr;

@@ -1,5 +1,5 @@
-// comm/mpi/api.h: MPI's functions and constants as Tutti calls them, in the two binary interfaces that MPI libraries
-// have. In Open MPI's (libmpi.so.40: versions 3 to 5) a handle is a pointer to an object of the library; in MPICH's
+// comm/mpi/api.h: the functions and constants of MPI that Tutti uses, in the two ABIs of MPI libraries. In that of
+// Open MPI (libmpi.so.40: versions 3 to 5) a handle is a pointer to an object of the library; in that of MPICH
 // (libmpi.so.12: also Intel MPI, MVAPICH and Cray MPICH, "MPICH ABI Compatibility Initiative") a handle is a number.
 // The declarations are our own, so that a build needs no mpi.h and one program runs under both;
 // tests/mpi/api_test.cpp compares them with the mpi.h of each.
@@ -64,7 +64,7 @@ struct Handles {
     typename Abi::Win win_null;
 };
 
-// Each function by its own name, without MPI_. A status (MPI_Status*) is always status_ignore().
+// Functions by their names without MPI_. A status (MPI_Status*) is always status_ignore().
 template <class Abi>
 struct Functions {
     using Comm = typename Abi::Comm;
@@ -114,14 +114,14 @@ enum class Family { none, open_mpi, mpich };
 struct Library {
     Family family = Family::none;
     void* handle = nullptr;
-    std::string tried;  // family none: the files, and why the loader could not open each
+    std::string tried;  // for family none: the loader's error for each file
 };
 
-// Opens the file that the environment variable TUTTI_MPI names; else, in the loader's path, the library of the
-// launcher's family, or of both families, Open MPI first, for a launcher of neither (Slurm, none).
+// Opens the file named by the environment variable TUTTI_MPI, else the library of the launcher's family from the
+// loader's path. For a launcher of neither family (Slurm, none): Open MPI, else MPICH.
 Library open_library(Launcher launcher);
 
-// Error where the library lacks a function.
+// Error if the library lacks a function.
 template <class Abi>
 Api<Abi> api_of(const Library& library);
 

@@ -1,4 +1,4 @@
-// comm/mpi/mpi_wire.cpp: the messages, shared memory and places of MPI, for both of its binary interfaces (api.h).
+// comm/mpi/mpi_wire.cpp: the wire over MPI, for both ABIs (api.h).
 #include <sched.h>
 #include <unistd.h>
 
@@ -15,7 +15,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/comm/mpi/api.h"
-#include "tutti/comm/mpi/mpi_world.h"
+#include "tutti/comm/processes/process_world.h"
 #include "tutti/comm/processes/wire.h"
 
 namespace tutti::comm {
@@ -23,22 +23,22 @@ namespace tutti::comm {
 namespace {
 
 using namespace mpi;
-using processes::Place, processes::Wire;
+using processes::Topology, processes::Wire;
 
 constexpr uintptr_t kPage = 4096;
 constexpr int kAbortTag = 0;
 constexpr int64_t kLargestMessage = int64_t{1} << 30;  // MPI counts in int
 
-// Ends the process when a call without a time-out, such as MPI_Init, takes too long.
+// Ends the process if a call without a time-out, such as MPI_Init, takes too long.
 class Watchdog {
   public:
-    // Unless the object is destroyed within `seconds`: prints `message` and exits with 4, as a failed rank does.
+    // Unless the object is destroyed within `seconds`, prints `message` and exits with 4, as a failed rank does.
     Watchdog(double seconds, std::string message)
         : thread_([this, seconds, text = "tutti: " + std::move(message) + "\n"] {
               std::unique_lock lock(mutex_);
               if (ended_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return done_; })) return;
               std::fputs(text.c_str(), stderr);
-              _exit(4);
+              _exit(exit_codes::kFailed);
           }) {}
     ~Watchdog() {
         {
@@ -61,7 +61,7 @@ class Watchdog {
 template <class Abi>
 class MpiWire final : public Wire {
   public:
-    // Collective over all ranks. UsageError when MPI sees other ranks than the launcher started.
+    // Collective over all ranks. UsageError if MPI's ranks are not those of the launcher.
     MpiWire(const Library& library, const Launch& launch, const WorldOptions& options, const std::vector<int>& hosts);
 
     int highest_tag() const override { return highest_tag_; }
@@ -79,7 +79,7 @@ class MpiWire final : public Wire {
     using MpiRequest = typename Abi::Request;
 
     void call(int code, const char* what) const;
-    void find_place(const std::vector<int>& hosts);
+    void find_topology(const std::vector<int>& hosts);
     int cores_of_host() const;
     // A message as MPI messages of at most kLargestMessage bytes: post(offset, bytes, &request) starts each.
     template <class Post>
@@ -120,31 +120,32 @@ MpiWire<Abi>::MpiWire(const Library& library, const Launch& launch, const WorldO
       timeout_s_(options.timeout_s),
       watchdog_(std::in_place, timeout_s_,
                 concat("rank ", launch.rank, " of ", launch.size, ": MPI has not started within ", timeout_s_,
-                       " s (comm.timeout_s): a rank is missing, or hangs before it has announced itself; look for a "
-                       "process that is not running, and check the hosts")) {
+                       " s (comm.timeout_s): a rank is missing or hangs; look for a process that is not running, and "
+                       "check the hosts")) {
     int initialized = 0;
     mpi_.initialized(&initialized);
-    check<UsageError>(initialized == 0, "a process can have one world over MPI, and this process has had one already");
+    check<UsageError>(initialized == 0,
+                      "MPI can be initialised once per process, and this process has done so already");
     const int wanted = options.progress_thread || options.watched ? kSerialized : kFunneled;
     int provided = 0;
     call(mpi_.init_thread(nullptr, nullptr, wanted, &provided), "MPI_Init_thread");
     check<UsageError>(provided >= wanted,
-                      "a progress thread, and NCCL, need an MPI with MPI_THREAD_SERIALIZED, this one has level ",
-                      provided, "; run without the progress thread, or with comm.backend = \"tcp\"");
+                      "a progress thread or NCCL needs an MPI library with MPI_THREAD_SERIALIZED (level ", kSerialized,
+                      "), this one provides level ", provided,
+                      "; run without the progress thread, or with comm.backend = \"tcp\"");
     call(mpi_.comm_dup(mpi_.comm_world, &world_), "MPI_Comm_dup");
     mpi_.comm_set_errhandler(world_, mpi_.errors_return);
-    mpi_.comm_rank(world_, &place_.rank);
-    mpi_.comm_size(world_, &place_.size);
-    // With an MPI library that does not know the launcher every process is a world of one rank.
+    mpi_.comm_rank(world_, &topology_.rank);
+    mpi_.comm_size(world_, &topology_.size);
+    // With an MPI library that does not know the launcher, every process is a world of one rank.
     check<UsageError>(
-        place_.size == launch.size && place_.rank == launch.rank, "the launcher (", name_of(launch.launcher), ", ",
-        launch.evidence, ") says rank ", launch.rank, " of ", launch.size, ", MPI says rank ", place_.rank, " of ",
-        place_.size,
-        ": the MPI library of this process is not the launcher's; name its file in TUTTI_MPI (tutti doctor names the "
-        "one that is found); under Slurm: srun --mpi=pmix (srun --mpi=list shows what there is), or comm.backend = "
-        "\"tcp\", which needs no "
-        "MPI");
-    find_place(hosts);
+        topology_.size == launch.size && topology_.rank == launch.rank, "the launcher (", name_of(launch.launcher),
+        ", ", launch.evidence, ") says rank ", launch.rank, " of ", launch.size, ", MPI says rank ", topology_.rank,
+        " of ", topology_.size,
+        ": this process uses another MPI library than the launcher; name the launcher's in TUTTI_MPI (tutti doctor "
+        "shows the one that is used); under Slurm: srun --mpi=pmix (srun --mpi=list shows the choices), or "
+        "comm.backend = \"tcp\", which needs no MPI");
+    find_topology(hosts);
 }
 
 template <class Abi>
@@ -167,21 +168,21 @@ int MpiWire<Abi>::cores_of_host() const {
 }
 
 template <class Abi>
-void MpiWire<Abi>::find_place(const std::vector<int>& hosts) {
-    check<UsageError>(hosts.empty() || static_cast<int>(hosts.size()) == place_.size, "hosts are given for ",
-                      hosts.size(), " ranks, but there are ", place_.size);
+void MpiWire<Abi>::find_topology(const std::vector<int>& hosts) {
+    check<UsageError>(hosts.empty() || std::ssize(hosts) == topology_.size, "hosts are given for ", hosts.size(),
+                      " ranks, but there are ", topology_.size);
     if (hosts.empty())
-        call(mpi_.comm_split_type(world_, Abi::comm_type_shared, place_.rank, mpi_.info_null, &host_),
+        call(mpi_.comm_split_type(world_, Abi::comm_type_shared, topology_.rank, mpi_.info_null, &host_),
              "MPI_Comm_split_type");
     else
-        call(mpi_.comm_split(world_, hosts[to_size(place_.rank)], place_.rank, &host_), "MPI_Comm_split");
+        call(mpi_.comm_split(world_, hosts[to_size(topology_.rank)], topology_.rank, &host_), "MPI_Comm_split");
     mpi_.comm_set_errhandler(host_, mpi_.errors_return);
 
-    const auto n = to_size(place_.size);
-    int first = place_.rank;  // of the host: its number
+    const auto n = to_size(topology_.size);
+    int first = topology_.rank;  // the host's first rank, which identifies it
     call(mpi_.bcast(&first, 1, mpi_.integer, 0, host_), "MPI_Bcast");
-    place_.host_of.resize(n);
-    call(mpi_.allgather(&first, 1, mpi_.integer, place_.host_of.data(), 1, mpi_.integer, world_), "MPI_Allgather");
+    topology_.host_of.resize(n);
+    call(mpi_.allgather(&first, 1, mpi_.integer, topology_.host_of.data(), 1, mpi_.integer, world_), "MPI_Allgather");
     std::array<char, kLongestName> name{};
     int length = 0;
     mpi_.get_processor_name(name.data(), &length);
@@ -189,16 +190,16 @@ void MpiWire<Abi>::find_place(const std::vector<int>& hosts) {
     call(mpi_.allgather(name.data(), kLongestName, mpi_.character, names.data(), kLongestName, mpi_.character, world_),
          "MPI_Allgather");
     for (size_t r = 0; r < n; ++r) {
-        if (place_.host_of[r] == first) place_.locals.push_back(static_cast<int>(r));
-        place_.host_names.emplace_back(names[r].data());
+        if (topology_.host_of[r] == first) topology_.locals.push_back(static_cast<int>(r));
+        topology_.host_names.emplace_back(names[r].data());
     }
-    place_.cores = cores_of_host();
+    topology_.cores = cores_of_host();
 
     int* tag_limit = nullptr;
     int found = 0;
     mpi_.comm_get_attr(world_, Abi::tag_ub, &tag_limit, &found);
     highest_tag_ = found ? *tag_limit : 32767;  // the standard's minimum
-    if (place_.locals.size() < n) listen_for_abort();
+    if (topology_.locals.size() < n) listen_for_abort();
 }
 
 template <class Abi>
@@ -208,9 +209,9 @@ std::byte* MpiWire<Abi>::share(int64_t bytes) {
     void* base = nullptr;
     const int code = mpi_.win_allocate_shared(local == 0 ? bytes + static_cast<Aint>(kPage) : 0, 1, mpi_.info_null,
                                               host_, &base, &window_);
-    check(code == kSuccess, "MPI gives no shared memory of ", bytes, " bytes (", bytes >> 20, " MiB) for ",
-          place_.locals.size(), " ranks of host ", place_.host_names[to_size(place_.rank)],
-          ": is /dev/shm large enough (containers: --shm-size)? Ranks that meet over TCP need none of it "
+    check(code == kSuccess, "MPI cannot allocate ", bytes, " bytes (", bytes >> 20, " MiB) of shared memory for ",
+          topology_.locals.size(), " ranks of host ", topology_.host_names[to_size(topology_.rank)],
+          ": is /dev/shm large enough (containers: --shm-size)? Ranks that communicate over TCP do not use it "
           "(comm.backend = \"tcp\", TUTTI_RENDEZVOUS=HOST:PORT)");
     mpi_.win_set_errhandler(window_, mpi_.errors_return);
     Aint size = 0;
@@ -220,9 +221,9 @@ std::byte* MpiWire<Abi>::share(int64_t bytes) {
     int found = 0;
     mpi_.win_get_attr(window_, Abi::win_model, &model, &found);
     check(found && *model == Abi::win_unified,
-          "the shared memory of this MPI is not MPI_WIN_UNIFIED: it needs synchronisation to be visible");
+          "required an MPI library whose shared memory is MPI_WIN_UNIFIED; use comm.backend = \"tcp\"");
     call(mpi_.win_lock_all(Abi::mode_nocheck, window_), "MPI_Win_lock_all");
-    // MPI chooses the alignment; the offset in the page is the same for all ranks that map the memory.
+    // MPI chooses the alignment; all ranks map the memory at the same offset in a page.
     const auto address = reinterpret_cast<uintptr_t>(base);
     return static_cast<std::byte*>(base) + (kPage - address % kPage) % kPage;
 }
@@ -277,8 +278,8 @@ void MpiWire<Abi>::send_abort(const std::string& reason) {
     auto& text = own_abort_text_;
     reason.copy(text.data(), text.size() - 1);
     std::vector<MpiRequest> sends;
-    for (int r = 0; r < place_.size; ++r) {
-        if (std::binary_search(place_.locals.begin(), place_.locals.end(), r)) continue;
+    for (int r = 0; r < topology_.size; ++r) {
+        if (std::binary_search(topology_.locals.begin(), topology_.locals.end(), r)) continue;
         if (mpi_.isend(text.data(), static_cast<int>(text.size()), mpi_.character, r, kAbortTag, world_,
                        &sends.emplace_back()) != kSuccess)
             sends.pop_back();
@@ -306,7 +307,7 @@ std::optional<std::string> MpiWire<Abi>::abort_received() {
 template <class Abi>
 void MpiWire<Abi>::finalize() {
     const Watchdog ending(
-        timeout_s_, concat("rank ", place_.rank, ": MPI has not ended within ", timeout_s_, " s (comm.timeout_s)"));
+        timeout_s_, concat("rank ", topology_.rank, ": MPI has not ended within ", timeout_s_, " s (comm.timeout_s)"));
     std::lock_guard lock(mutex_);
     if (abort_ != mpi_.request_null) {
         mpi_.cancel(&abort_);

@@ -9,15 +9,15 @@ namespace {
 template <class Function>
 void find(void* library, const char* name, Function& function) {
     function = reinterpret_cast<Function>(dlsym(library, name));
-    check<UsageError>(function != nullptr, "NCCL has no function ", name, " (2.18 or later is needed): ", dlerror());
+    check<UsageError>(function != nullptr, "NCCL lacks the function ", name, " (required: 2.18 or later): ", dlerror());
 }
 
 Api open() {
     void* library = cuda::open_library({.what = "communication between GPUs needs NVIDIA's NCCL",
                                         .file = "libnccl.so.2",
                                         .variable = "TUTTI_NCCL",
-                                        .remedy = "Debian and Python packages have it (nvidia-nccl); name the file in "
-                                                  "TUTTI_NCCL. comm.gpu = \"host\" communicates through the host's "
+                                        .remedy = "install it from Debian or PyPI (nvidia-nccl), or name the file in "
+                                                  "TUTTI_NCCL; comm.gpu = \"host\" communicates through the host's "
                                                   "memory instead, many times slower"});
     Api api{};
     find(library, "ncclGetVersion", api.get_version);

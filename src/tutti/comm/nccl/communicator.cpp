@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tutti/base/ceil_div.h"
+#include "tutti/base/to_size.h"
 #include "tutti/comm/nccl/tree_sum.h"
 #include "tutti/comm/tree_reduce.h"
 #include "tutti/device/cuda/runtime.h"
@@ -15,10 +16,11 @@ namespace tutti::comm::nccl {
 
 namespace {
 
-// Below this size every rank sends its values to all ranks: one exchange instead of two.
+// Up to this size every rank sends its values to all ranks: one exchange instead of two.
 constexpr int64_t kSmall = 256 << 10;
 
-// `total` elements in as many equal parts as parts of at most `longest` need: the length of one, in whole words.
+// The length, in whole words, of the equal parts into which `total` elements are divided, as few as parts of at most
+// `longest` elements allow.
 int64_t equal_part(int64_t total, int64_t longest, int64_t element) {
     const int64_t part = ceil_div(total, ceil_div(total, longest)), of_word = kWordBytes / element;
     return std::min(longest, ceil_div(part, of_word) * of_word);
@@ -32,7 +34,7 @@ Type type_of(DType dtype) {
         case DType::f32: return kFloat32;
         case DType::f64: return kFloat64;
         case DType::bf16: return kBfloat16;
-        default: throw Error(concat("no reduction of ", dtype, " by NCCL"));
+        default: throw Error(concat("reduction of ", dtype, " by NCCL: required f32, f64, bf16, f16, i32 or i64"));
     }
 }
 
@@ -47,25 +49,20 @@ bool on_host(const Collective& c) {
 
 // --- operations ------------------------------------------------------------------------------------------------------
 
-// Without the tensors, whose memory may be reused before the host knows that the GPU has finished with it.
+// Keeps no tensors: their memory may be reused before the host knows that the GPU has finished with it.
 NcclOperation::NcclOperation(const Collective& collective, std::string group, uint64_t sequence, Guard& guard)
     : Operation({.kind = collective.kind, .input = {}, .output = {}, .reduce = collective.reduce}, std::move(group),
                 sequence),
       guard_(guard),
       text_(collective.summary().text()) {}
 
-void NcclOperation::launched(std::shared_ptr<SideWork> work) {
+void NcclOperation::set_launched(std::shared_ptr<SideWork> work) {
     const std::lock_guard lock(mutex_);
     work_ = std::move(work);
     launched_ = true;
 }
 
-bool NcclOperation::is_launched() const {
-    const std::lock_guard lock(mutex_);
-    return launched_;
-}
-
-// Without the lock: where the stream's queue is full, the call returns only after the GPU has progressed.
+// Not under the lock: if the stream's queue is full, join() blocks until the GPU has progressed.
 void NcclOperation::join() const {
     std::shared_ptr<SideWork> work;
     {
@@ -75,17 +72,17 @@ void NcclOperation::join() const {
     if (work) work->join();
 }
 
-// Aborted operations stay in flight in the record, which shows their progress.
+// An aborted operation does not complete, so the flight record shows whether it was running.
 bool NcclOperation::advance() {
     try {
-        return look();
+        return poll();
     } catch (...) {
         guard_.fail(std::current_exception());
         return false;
     }
 }
 
-bool NcclOperation::look() {
+bool NcclOperation::poll() {
     std::shared_ptr<SideWork> work;
     {
         const std::lock_guard lock(mutex_);
@@ -99,31 +96,30 @@ bool NcclOperation::look() {
         begun_ = Clock::now();
         if (on_begin) on_begin();
     }
-    // The GPU's work of an aborted operation ends without an error.
+    // The GPU's work of an aborted operation also ends, without an error.
     if (work->done()) {
         guard_.check_failed();
         times_ = work->times();
         return true;
     }
     check<TimedOut>(std::chrono::duration<double>(Clock::now() - begun_).count() < guard_.timeout_s(), text_,
-                    ", operation ", sequence(), " of group ", group(), ": in flight on the GPU for more than ",
-                    guard_.timeout_s(),
-                    " s (comm.timeout_s); a rank that is missing has died, hangs, or took another path: tutti report "
-                    "--flight compares the last operations of all ranks");
+                    ", operation ", sequence(), " of group ", group(), ": in flight on the GPU ",
+                    for_too_long(guard_.timeout_s()),
+                    ": tutti report --flight compares the last operations of all ranks");
     return false;
 }
 
 // --- the group -------------------------------------------------------------------------------------------------------
 
-Hosts hosts_of(const std::vector<std::string>& of_rank) {
-    const auto ranks = static_cast<int>(of_rank.size());
-    const auto local = static_cast<int>(std::count(of_rank.begin(), of_rank.end(), of_rank.front()));
+Hosts hosts_of(const std::vector<std::string>& names) {
+    const auto ranks = static_cast<int>(names.size());
+    const auto local = static_cast<int>(std::count(names.begin(), names.end(), names.front()));
     if (local == ranks) return {.count = 1, .local = ranks};
-    const auto host_of = [&](int rank) -> const std::string& { return of_rank[static_cast<size_t>(rank)]; };
+    const auto host_of = [&](int rank) -> const std::string& { return names[to_size(rank)]; };
     bool in_order = std::has_single_bit(static_cast<unsigned>(local)) && ranks % local == 0;
     for (int r = 0; r < ranks && in_order; ++r)
         in_order =
-            host_of(r) == host_of(r / local * local) && std::count(of_rank.begin(), of_rank.end(), host_of(r)) == local;
+            host_of(r) == host_of(r / local * local) && std::count(names.begin(), names.end(), host_of(r)) == local;
     if (!in_order || local == 1) return {.count = 1, .local = ranks, .in_order = in_order};
     return {.count = ranks / local, .local = local};
 }
@@ -147,13 +143,13 @@ NcclCommunicator::NcclCommunicator(std::unique_ptr<Communicator> host, Device& d
 
 NcclCommunicator::~NcclCommunicator() {
     std::erase(waiting_, this);
-    // Operations in flight may never end on other ranks when this rank has failed.
+    // If this rank has failed, operations in flight may never end on other ranks.
     if (std::uncaught_exceptions() > exceptions_)
-        guard_.fail(std::make_exception_ptr(Aborted("the rank leaves its groups by an exception")));
-    leave();
+        guard_.fail(std::make_exception_ptr(Aborted("the rank's groups are destroyed by an exception")));
+    destroy();
 }
 
-// The group's id from NCCL and the names of hosts pass over a separate group, whose traffic is not counted.
+// NCCL's id of the group and the names of hosts pass over a separate group, whose traffic is not counted.
 void NcclCommunicator::join_ranks(bool is_channel) {
     UniqueId id{};
     guard_.check_failed();
@@ -161,13 +157,13 @@ void NcclCommunicator::join_ranks(bool is_channel) {
     const auto cpu = make_cpu_device(1);
     const Tensor bytes = Tensor::empty(*cpu, {static_cast<int64_t>(sizeof id)}, DType::u8, Purpose::communication);
     std::memcpy(bytes.view().data, &id, sizeof id);
-    const auto meeting = guard_.world().group(name() + ", for NCCL", ranks());
-    meeting->broadcast(bytes, 0).wait();
+    const auto bootstrap = guard_.world().group(name() + ", for NCCL", ranks());
+    bootstrap->broadcast(bytes, 0).wait();
     std::memcpy(&id, bytes.view().data, sizeof id);
-    if (!is_channel) hosts_ = hosts_of(gather_texts(*meeting, concat(guard_.world().ranks_of_host().front())));
+    if (!is_channel) hosts_ = hosts_of(gather_texts(*bootstrap, concat(guard_.world().ranks_of_host().front())));
     try {
         make_communicators(id, is_channel);
-    } catch (...) {  // no destructor follows
+    } catch (...) {  // the destructor will not run
         guard_.fail(std::current_exception());
         throw;
     }
@@ -185,11 +181,11 @@ void NcclCommunicator::make_communicators(const UniqueId& id, bool is_channel) {
     if (!is_channel) split(comm_, options_.max_ctas, "a communicator for collectives");
     const int most = options_.max_ctas > 0 ? options_.max_ctas : options_.message_ctas;
     split(message_comm_, std::min(most, options_.message_ctas), "a communicator for messages");
-    if (size() == 2) connect_two();
+    if (size() == 2) connect_pair();
 }
 
-// For messages NCCL takes the next power of two (src/graph/paths.cc), for a sum along the tree too, which is made of
-// them: so it is told a power of two.
+// For messages, of which sums along the tree consist, NCCL rounds the number of CTAs up to a power of two
+// (src/graph/paths.cc), so it gets a power of two.
 void NcclCommunicator::split(Comm& made, int max_ctas, std::string_view what) {
     Config config{.blocking = 1};
     if (max_ctas > 0) config.max_ctas = static_cast<int>(std::bit_floor(static_cast<unsigned>(max_ctas)));
@@ -199,12 +195,12 @@ void NcclCommunicator::split(Comm& made, int max_ctas, std::string_view what) {
     guard_.add(made, name());
 }
 
-// NCCL connects two ranks with their first message, and its call completes when the other rank has called too. Two
-// ranks of a pipeline may both send before they receive; connected here, only their GPUs wait.
-void NcclCommunicator::connect_two() {
+// NCCL connects two ranks with their first message, in a call that blocks until the other rank has called too. Two
+// ranks of a pipeline may both send before they receive; once connected here, only their GPUs wait.
+void NcclCommunicator::connect_pair() {
     message_side_->begin(false);
     void* const stream = message_side_->stream().native;
-    auto* const two_bytes = static_cast<std::byte*>(device_.stream().workspace);  // no kernel uses it meanwhile
+    auto* const two_bytes = static_cast<std::byte*>(device_.stream().workspace);  // no kernel uses it now
     guard_.check(api().group_start(), "the first messages", name());
     const Result sent = api().send(two_bytes, 1, kBytes, 1 - rank(), message_comm_, stream);
     const Result received = api().receive(two_bytes + 1, 1, kBytes, 1 - rank(), message_comm_, stream);
@@ -213,8 +209,8 @@ void NcclCommunicator::connect_two() {
     message_side_->end()->join();
 }
 
-// The destruction of streams and communicators waits for their operations, and CUDA's waits have no time-out. Here the
-// watching thread ends operations that take too long.
+// The destruction of streams and communicators waits for their operations without a time-out. This wait ends when the
+// watching thread finds that they take too long.
 void NcclCommunicator::drain() {
     for (const auto& work : {last_, last_messages_})
         while (work && !work->done()) {
@@ -223,16 +219,18 @@ void NcclCommunicator::drain() {
         }
 }
 
-// After a failure, Guard::fail() aborts the communicators. Those that share its memory leave before the root.
-void NcclCommunicator::leave() noexcept {
+// After a failure, Guard::fail() aborts the communicators instead. The root goes last, since the others share its
+// buffers.
+void NcclCommunicator::destroy() noexcept {
+    constexpr std::string_view kWhat = "the end of a communicator";
     try {
         drain();
         for (Comm* comm : {&message_comm_, &comm_, &root_}) {
             if (*comm == nullptr) continue;
             if (guard_.failed()) return;
-            const Guard::Turn turn(guard_, "the end", name());
-            guard_.check(api().comm_finalize(*comm), "the end", name());
-            guard_.settle(*comm, "the end", name());
+            const Guard::Turn turn(guard_, kWhat, name());
+            guard_.check(api().comm_finalize(*comm), kWhat, name());
+            guard_.settle(*comm, kWhat, name());
             if (guard_.remove(*comm)) api().comm_destroy(*comm);
         }
     } catch (...) {
@@ -242,7 +240,7 @@ void NcclCommunicator::leave() noexcept {
 
 Work NcclCommunicator::begin(Collective collective) {
     if (!on_host(collective)) return Communicator::begin(std::move(collective));
-    start_all_messages();  // the host may next wait for a rank that waits for them
+    start_all_messages();  // this rank may next wait, on the host, for a rank that waits for them
     return host_->begin(std::move(collective));
 }
 
@@ -273,14 +271,14 @@ std::shared_ptr<Operation> NcclCommunicator::start(Collective c, uint64_t sequen
         if (std::find(waiting_.begin(), waiting_.end(), this) == waiting_.end()) waiting_.push_back(this);
         return operation;
     }
-    // Before the stream is told to wait: a buffer's data() joins the work that uses the buffer.
+    // Before side_->begin(): a view of a buffer joins the work that uses the buffer.
     for (const Tensor* x : {&c.input, &c.output}) static_cast<void>(x->view());
     if (is_reduction(c.kind)) reserve_reductions(device_, c.input.dtype(), c.output.dtype());
     side_->begin(recorder_.traces());
     launch(c);
     const std::shared_ptr<SideWork> work = last_ = side_->end();
     for (const Tensor* x : {&c.input, &c.output}) x->buffer()->used_by(work);
-    operation->launched(work);
+    operation->set_launched(work);
     return operation;
 }
 
@@ -290,11 +288,11 @@ void NcclCommunicator::start_messages() {
     std::erase(waiting_, this);
     for (const Message& m : all) static_cast<void>(m.x.view());
     message_side_->begin(recorder_.traces());
-    together("messages", [&] {
+    grouped("messages", [&] {
         for (const Message& m : all) {
             auto* data = m.x.view().as<std::byte>();
-            const auto bytes = static_cast<size_t>(m.x.bytes());
-            tutti::comm::nccl::Stream stream = message_side_->stream().native;
+            const auto bytes = to_size(m.x.bytes());
+            StreamHandle stream = message_side_->stream().native;
             guard_.check(m.sends ? api().send(data, bytes, kBytes, m.peer, message_comm_, stream)
                                  : api().receive(data, bytes, kBytes, m.peer, message_comm_, stream),
                          m.sends ? "a send" : "a receive", name());
@@ -303,7 +301,7 @@ void NcclCommunicator::start_messages() {
     const std::shared_ptr<SideWork> work = last_messages_ = message_side_->end();
     for (const Message& m : all) {
         m.x.buffer()->used_by(work);
-        m.operation->launched(work);
+        m.operation->set_launched(work);
     }
 }
 
@@ -311,8 +309,7 @@ void NcclCommunicator::start_all_messages() {
     while (!waiting_.empty()) waiting_.front()->start_messages();
 }
 
-// The rank's stream waits. Operations of all groups that were begun and not started must start first: other ranks may
-// wait for them.
+// The rank's stream waits, not the host. Messages of all groups must start first, since other ranks may wait for them.
 void NcclCommunicator::wait(const Operation& operation) {
     start_all_messages();
     static_cast<const NcclOperation&>(operation).join();
@@ -330,7 +327,7 @@ std::shared_ptr<NcclOperation> NcclCommunicator::start_alone(const Collective& c
                  c.output.view().data, c.output.numel());
     else if (copies)
         device_.copy(c.output.view().data, c.input.view().data, c.output.bytes());
-    operation->launched(nullptr);
+    operation->set_launched(nullptr);
     return operation;
 }
 
@@ -340,9 +337,9 @@ void NcclCommunicator::call(std::string_view what, const Calls& calls) {
     calls();
 }
 
-// Single messages too: outside of a group NCCL returns from a send before the send is queued on its stream.
+// Even for single messages: outside of a group, NCCL returns from a send before the send is queued on its stream.
 template <class Calls>
-void NcclCommunicator::together(std::string_view what, const Calls& calls) {
+void NcclCommunicator::grouped(std::string_view what, const Calls& calls) {
     call(what, [&] {
         guard_.check(api().group_start(), what, name());
         try {
@@ -356,14 +353,12 @@ void NcclCommunicator::together(std::string_view what, const Calls& calls) {
 }
 
 void NcclCommunicator::send(const void* data, int64_t bytes, int to) {
-    if (bytes > 0)
-        guard_.check(api().send(data, static_cast<size_t>(bytes), kBytes, to, comm_, native()), "a send", name());
+    if (bytes > 0) guard_.check(api().send(data, to_size(bytes), kBytes, to, comm_, native()), "a send", name());
 }
 
 void NcclCommunicator::receive(void* data, int64_t bytes, int from) {
     if (bytes > 0)
-        guard_.check(api().receive(data, static_cast<size_t>(bytes), kBytes, from, comm_, native()), "a receive",
-                     name());
+        guard_.check(api().receive(data, to_size(bytes), kBytes, from, comm_, native()), "a receive", name());
 }
 
 void NcclCommunicator::launch(const Collective& c) {
@@ -374,20 +369,20 @@ void NcclCommunicator::launch(const Collective& c) {
     if (c.kind == Kind::all_to_all) return all_to_all(c);
     if (c.kind == Kind::all_reduce && !fast) return all_reduce(c);
     if (c.kind == Kind::reduce_scatter && !fast) return reduce_scatter(c);
-    call(name_of(c.kind), [&] { guard_.check(launch_alone(c), name_of(c.kind), name()); });
+    call(name_of(c.kind), [&] { guard_.check(launch_single_call(c), name_of(c.kind), name()); });
 }
 
-// Operations that are a single call of NCCL.
-Result NcclCommunicator::launch_alone(const Collective& c) {
+// An operation that is a single call of NCCL.
+Result NcclCommunicator::launch_single_call(const Collective& c) {
     const void* from = c.input.view().data;
     void* to = c.output.view().data;
-    const auto count = static_cast<size_t>(c.input.numel()), bytes = static_cast<size_t>(c.input.bytes());
+    const auto count = to_size(c.input.numel()), bytes = to_size(c.input.bytes());
     switch (c.kind) {
         case Kind::all_reduce:
             return api().all_reduce(from, to, count, type_of(c.input.dtype()), op_of(c.reduce), comm_, native());
         case Kind::reduce_scatter:
-            return api().reduce_scatter(from, to, static_cast<size_t>(c.output.numel()), type_of(c.input.dtype()),
-                                        op_of(c.reduce), comm_, native());
+            return api().reduce_scatter(from, to, to_size(c.output.numel()), type_of(c.input.dtype()), op_of(c.reduce),
+                                        comm_, native());
         case Kind::all_gather: return api().all_gather(from, to, bytes, kBytes, comm_, native());
         case Kind::broadcast: return api().broadcast(from, to, bytes, kBytes, c.peer, comm_, native());
         case Kind::all_to_all:
@@ -395,50 +390,56 @@ Result NcclCommunicator::launch_alone(const Collective& c) {
         case Kind::send:
         case Kind::receive: break;
     }
-    throw Error(concat("no operation of a group on GPU memory: ", name_of(c.kind)));
+    throw Error(concat("internal error: ", name_of(c.kind), " as a single call of NCCL"));
 }
 
-// Elements of a rank's piece for which `arrived_` suffices (sum_piece), in whole words.
+// The most elements of a rank's piece, in whole words, that fit arrived_ (sum_piece).
 int64_t NcclCommunicator::longest_piece(DType type) const {
     const int64_t partial = hosts_.count > 1 ? hosts_.count * size_of(sum_type(type)) : 0;
     const int64_t of_word = kWordBytes / size_of(type);
     return std::max<int64_t>(1, kReductionBytes / (size() * size_of(type) + partial) / of_word) * of_word;
 }
 
-// Writes the sum over all ranks of this rank's piece, of type `out`. The ranks of a host exchange the pieces of those
-// that have the same place in their hosts, and add them; then these exchange the sums, in f32 for 16-bit values. Only
-// these leave a host: as many bytes as a ring's, and a host's ranks are a subtree, so the bits are those of one sum.
+// Writes the sum over all ranks of this rank's piece, of type `out`, to y. First, ranks of a host exchange pieces: each
+// gets, for every host, the piece of the rank with its own local rank there, and adds. Then ranks with the same local
+// rank exchange these sums between hosts, in f32 for 16-bit values: as many bytes as in a ring. A host's ranks are a
+// subtree, so the bits are those of a flat sum.
 void NcclCommunicator::sum_piece(const Collective& c, const Pieces& piece, int64_t longest, DType out, void* y) {
-    const int hosts = hosts_.count, local = hosts_.local, host = rank() / local, place = rank() % local;
+    const int hosts = hosts_.count, local = hosts_.local, host = rank() / local, local_rank = rank() % local;
     const DType type = c.input.dtype(), partial = hosts > 1 ? sum_type(type) : out;
     const int64_t element = size_of(type), stride = longest * element, partial_stride = longest * size_of(partial);
     std::byte* const arrived = arrived_.view().as<std::byte>();
     std::byte* const sums = arrived + size() * stride;
-    const auto of_place = [&](int h, int p) { return piece(h * local + p); };
-    together(name_of(c.kind), [&] {
+    const auto of_local_rank = [&](int h, int p) { return piece(h * local + p); };
+    grouped(name_of(c.kind), [&] {
         for (int step = 1; step < local; ++step) {
-            const int to = (place + step) % local, from = (place + local - step) % local;
+            const int to = (local_rank + step) % local, from = (local_rank + local - step) % local;
             for (int h = 0; h < hosts; ++h) {
-                const Piece theirs = of_place(h, to);
+                const Piece theirs = of_local_rank(h, to);
                 send(theirs.data, theirs.count * element, host * local + to);
-                receive(arrived + (from * hosts + h) * stride, of_place(h, place).count * element, host * local + from);
+                receive(arrived + (from * hosts + h) * stride, of_local_rank(h, local_rank).count * element,
+                        host * local + from);
             }
         }
     });
     for (int h = 0; h < hosts; ++h) {
-        const Piece own = of_place(h, place);
-        tree_sum(
-            side_->stream(), c.reduce, type,
-            {.own = own.data, .arrived = arrived + h * stride, .stride = hosts * stride, .rank = place, .ranks = local},
-            partial, hosts > 1 ? sums + h * partial_stride : y, own.count);
+        const Piece own = of_local_rank(h, local_rank);
+        tree_sum(side_->stream(), c.reduce, type,
+                 {.own = own.data,
+                  .arrived = arrived + h * stride,
+                  .stride = hosts * stride,
+                  .rank = local_rank,
+                  .ranks = local},
+                 partial, hosts > 1 ? sums + h * partial_stride : y, own.count);
     }
     if (hosts == 1) return;
     const int64_t count = piece(rank()).count, bytes = count * size_of(partial);
-    together(name_of(c.kind), [&] {
+    grouped(name_of(c.kind), [&] {
         for (int step = 1; step < hosts; ++step) {
             const int to = (host + step) % hosts, from = (host + hosts - step) % hosts;
-            send(sums + to * partial_stride, of_place(to, place).count * size_of(partial), to * local + place);
-            receive(arrived + from * partial_stride, bytes, from * local + place);
+            send(sums + to * partial_stride, of_local_rank(to, local_rank).count * size_of(partial),
+                 to * local + local_rank);
+            receive(arrived + from * partial_stride, bytes, from * local + local_rank);
         }
     });
     tree_sum(side_->stream(), c.reduce, partial,
@@ -450,27 +451,27 @@ void NcclCommunicator::sum_piece(const Collective& c, const Pieces& piece, int64
              out, y, count);
 }
 
-// Gives this rank's piece to all ranks and takes theirs, between hosts once.
-void NcclCommunicator::share_pieces(const Pieces& piece, int64_t element) {
-    const int hosts = hosts_.count, local = hosts_.local, host = rank() / local, place = rank() % local;
+// Sends this rank's piece to all ranks and receives theirs; a piece passes between two hosts once.
+void NcclCommunicator::gather_pieces(const Pieces& piece, int64_t element) {
+    const int hosts = hosts_.count, local = hosts_.local, host = rank() / local, local_rank = rank() % local;
     const auto exchange = [&](int of_sent, int to, int of_received, int from) {
         const Piece sent = piece(of_sent), received = piece(of_received);
         send(sent.data, sent.count * element, to);
         receive(received.data, received.count * element, from);
     };
     if (hosts > 1)
-        together("all_reduce", [&] {
+        grouped("all_reduce", [&] {
             for (int step = 1; step < hosts; ++step) {
-                const int to = (host + step) % hosts * local + place;
-                const int from = (host + hosts - step) % hosts * local + place;
+                const int to = (host + step) % hosts * local + local_rank;
+                const int from = (host + hosts - step) % hosts * local + local_rank;
                 exchange(rank(), to, from, from);
             }
         });
-    together("all_reduce", [&] {
+    grouped("all_reduce", [&] {
         for (int step = 1; step < local; ++step) {
-            const int to = (place + step) % local, from = (place + local - step) % local;
+            const int to = (local_rank + step) % local, from = (local_rank + local - step) % local;
             for (int h = 0; h < hosts; ++h)
-                exchange(h * local + place, host * local + to, h * local + from, host * local + from);
+                exchange(h * local + local_rank, host * local + to, h * local + from, host * local + from);
         }
     });
 }
@@ -494,15 +495,14 @@ void NcclCommunicator::all_reduce(const Collective& c) {
     std::byte* arrived = arrived_.view().as<std::byte>();
     void* x = c.output.view().data;
     call("all_reduce", [&] {
-        guard_.check(api().all_gather(x, arrived, static_cast<size_t>(bytes), kBytes, comm_, native()), "all_reduce",
-                     name());
+        guard_.check(api().all_gather(x, arrived, to_size(bytes), kBytes, comm_, native()), "all_reduce", name());
     });
     tree_sum(side_->stream(), c.reduce, c.input.dtype(),
              {.own = x, .arrived = arrived, .stride = bytes, .rank = rank(), .ranks = n}, c.input.dtype(), x,
              c.input.numel());
 }
 
-// Chunk by chunk: each rank sums a piece of it and gives the sum to all.
+// Chunk by chunk: each rank sums a piece and sends the sum to all ranks.
 void NcclCommunicator::sum_in_place(const Collective& c) {
     const int n = size();
     const DType type = c.input.dtype();
@@ -513,7 +513,7 @@ void NcclCommunicator::sum_in_place(const Collective& c) {
         const auto begin = [&](int r) { return std::min(total, at + longest * r); };
         const auto piece = [&](int r) { return Piece{x + begin(r) * element, begin(r + 1) - begin(r)}; };
         sum_piece(c, piece, longest, type, piece(rank()).data);
-        share_pieces(piece, element);
+        gather_pieces(piece, element);
     }
 }
 
@@ -521,10 +521,10 @@ void NcclCommunicator::all_to_all(const Collective& c) {
     const int64_t element = size_of(c.input.dtype());
     const auto* x = c.input.view().as<const std::byte>();
     auto* y = c.output.view().as<std::byte>();
-    together("all_to_all", [&] {
-        for (int r = 0; r < size(); ++r) {  // the own share too
-            const int64_t out = c.send_counts[static_cast<size_t>(r)] * element;
-            const int64_t in = c.receive_counts[static_cast<size_t>(r)] * element;
+    grouped("all_to_all", [&] {
+        for (int r = 0; r < size(); ++r) {  // this rank's own share too
+            const int64_t out = c.send_counts[to_size(r)] * element;
+            const int64_t in = c.receive_counts[to_size(r)] * element;
             send(x, out, r);
             receive(y, in, r);
             x += out;

@@ -1,10 +1,11 @@
 // comm/nccl/communicator.h: the operations of one group on GPU memory. Each operation runs on a stream of its group,
-// beside the rank's computation, and a wait for the operation makes the rank's stream wait, not the host. Messages have
-// a separate communicator and stream, and those that a rank begins before its next wait start together: NCCL's send and
-// receive wait for their partners, and two ranks that each send first would otherwise wait for each other.
+// concurrently with the rank's computation; a wait for the operation makes the rank's stream wait, not the host.
+// Messages have a communicator and a stream of their own, and those that a rank begins before its next wait start
+// together: NCCL's send and receive wait for their partners, so two ranks that both send first would otherwise wait for
+// each other.
 //
-// A group is made by a non-blocking communicator, which a missing rank cannot hold, and works with blocking ones split
-// from it, whose calls cost a tenth (api.h).
+// A group is made by a non-blocking communicator, which does not hang if a rank is missing, and works with blocking
+// ones split from it, whose calls cost a tenth (api.h).
 #pragma once
 
 #include <functional>
@@ -19,41 +20,40 @@
 
 namespace tutti::comm::nccl {
 
-// Complete when the GPU has finished its work. Holds no tensors: buffers record the work that uses them.
+// An operation on the GPU. Holds no tensors: buffers record the work that uses them.
 class NcclOperation final : public Operation {
   public:
     NcclOperation(const Collective& collective, std::string group, uint64_t sequence, Guard& guard);
-    void launched(std::shared_ptr<SideWork> work);  // nullptr: the rank's own stream runs it
-    bool is_launched() const;
-    void join() const;
+    void set_launched(std::shared_ptr<SideWork> work);  // nullptr: on the rank's own stream
+    void join() const;                                  // makes the rank's stream wait
     bool advance() override;
     std::string waits_for() const override { return "the GPU"; }
     std::optional<TimeSpan> gpu_times() const override { return times_; }
 
   private:
-    bool look();
+    bool poll();
     Guard& guard_;
     const std::string text_;
-    mutable std::mutex mutex_;  // of the next two, which the watching thread reads
+    mutable std::mutex mutex_;  // of the next two, which the watching thread reads too
     std::shared_ptr<SideWork> work_;
     bool launched_ = false;
-    Clock::time_point begun_{};  // on the GPU; zero: not yet
+    Clock::time_point begun_{};  // when the GPU was seen to run it; zero: not yet
     std::optional<TimeSpan> times_;
 };
 
-// How the ranks of a group lie on hosts: rank = host * local + place. One host where they have no such order, or where
-// local is no power of two: the tree of tree_reduce.h then has no subtree for a host.
+// The hosts of a group whose ranks are numbered host by host: rank = host * local + local rank, and local is a power of
+// two, so that each host is a subtree (tree_reduce.h). Other groups, or those with one rank per host, count as one
+// host.
 struct Hosts {
     int count = 1, local = 1;
-    bool in_order = true;
+    bool in_order = true;  // each host is a subtree
 };
-// `of_rank`: what names the host of each rank.
-Hosts hosts_of(const std::vector<std::string>& of_rank);
+// `names`: the name of each rank's host.
+Hosts hosts_of(const std::vector<std::string>& names);
 
 class NcclCommunicator final : public Communicator {
   public:
-    // `waiting`: the communicators whose messages have not started; those of all groups start together. is_channel: for
-    // messages only.
+    // `waiting`: the communicators, of all groups, whose messages have not started. is_channel: for messages only.
     NcclCommunicator(std::unique_ptr<Communicator> host, Device& device, Guard& guard, Progress& progress,
                      const DeviceWorldOptions& options, std::vector<NcclCommunicator*>& waiting, bool is_channel);
     ~NcclCommunicator() override;
@@ -85,45 +85,45 @@ class NcclCommunicator final : public Communicator {
     void join_ranks(bool is_channel);
     void make_communicators(const UniqueId& id, bool is_channel);
     void split(Comm& made, int max_ctas, std::string_view what);
-    void connect_two();
-    void leave() noexcept;
+    void connect_pair();
+    void destroy() noexcept;
     void drain();
     void start_all_messages();
     std::shared_ptr<NcclOperation> start_alone(const Collective& c, std::shared_ptr<NcclOperation> operation);
     void launch(const Collective& c);
-    Result launch_alone(const Collective& c);
+    Result launch_single_call(const Collective& c);
     void reduce_scatter(const Collective& c);
     void all_reduce(const Collective& c);
     void sum_in_place(const Collective& c);
     int64_t longest_piece(DType type) const;
     void sum_piece(const Collective& c, const Pieces& piece, int64_t longest, DType out, void* y);
-    void share_pieces(const Pieces& piece, int64_t element);
+    void gather_pieces(const Pieces& piece, int64_t element);
     void all_to_all(const Collective& c);
 
-    // `calls`, which call NCCL; together: as one NCCL group. `what`: for errors.
+    // Runs `calls` of NCCL in a Turn; grouped: as one NCCL group. `what`: the operation, for errors.
     template <class Calls>
     void call(std::string_view what, const Calls& calls);
     template <class Calls>
-    void together(std::string_view what, const Calls& calls);
-    // On the stream of collectives.
+    void grouped(std::string_view what, const Calls& calls);
+    // On the stream of collectives, inside grouped().
     void send(const void* data, int64_t bytes, int to);
     void receive(void* data, int64_t bytes, int from);
-    Stream native() const { return side_->stream().native; }
+    StreamHandle native() const { return side_->stream().native; }
 
     const std::unique_ptr<Communicator> host_;
     Device& device_;
     Guard& guard_;
     FlightRecorder& recorder_;
     const DeviceWorldOptions options_;
-    const int exceptions_;  // uncaught ones at construction
+    const int exceptions_;  // uncaught exceptions at construction
     std::vector<NcclCommunicator*>& waiting_;
     std::unique_ptr<SideStream> side_, message_side_;
     std::shared_ptr<SideWork> last_, last_messages_;
     Comm root_ = nullptr, comm_ = nullptr, message_comm_ = nullptr;
     Hosts hosts_;
-    Tensor arrived_;                 // values of other ranks, to be added: kReductionBytes
-    std::vector<Message> messages_;  // begun and not started
-    mutable Traffic both_;           // of the host's communicator and this one
+    Tensor arrived_;                 // buffer for values of other ranks, of kReductionBytes
+    std::vector<Message> messages_;  // begun, but not started
+    mutable Traffic both_;           // of the host's communicator and of this one
 };
 
 }  // namespace tutti::comm::nccl

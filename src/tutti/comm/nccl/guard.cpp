@@ -7,9 +7,9 @@ namespace tutti::comm::nccl {
 
 void Guard::check(Result result, std::string_view what, const std::string& group) const {
     if (result == kSuccess || result == kInProgress) return;
-    check_failed();  // an abort makes other calls fail
+    check_failed();  // after an abort, other calls fail too
     throw Error(concat("NCCL, ", what, " of group ", group, ": ", api().get_error_string(result),
-                       "; NCCL_DEBUG=INFO prints what it knows"));
+                       "; NCCL_DEBUG=INFO prints details"));
 }
 
 Guard::Turn::Turn(Guard& guard, std::string_view what, const std::string& group)
@@ -25,13 +25,13 @@ Guard::Turn::~Turn() {
 }
 
 void Guard::settle(Comm comm, std::string_view what, const std::string& group) {
-    for (int looks = 0;; ++looks) {
+    for (int polls = 0;; ++polls) {
         check_failed();
         Result state = kSuccess;
         check(api().comm_get_async_error(comm, &state), what, group);
         check(state, what, group);
         if (state == kSuccess) return;
-        if (looks > 100) std::this_thread::sleep_for(std::chrono::microseconds(looks > 1000 ? 1000 : 20));
+        if (polls > 100) std::this_thread::sleep_for(std::chrono::microseconds(polls > 1000 ? 1000 : 20));
     }
 }
 
@@ -51,7 +51,7 @@ void Guard::check_failed() const {
     std::rethrow_exception(failure_);
 }
 
-void Guard::look() {
+void Guard::poll() {
     check_failed();
     if (const std::unique_lock call(calling_, std::try_to_lock); call.owns_lock()) {
         const std::lock_guard lock(mutex_);
@@ -64,9 +64,8 @@ void Guard::look() {
         const std::lock_guard lock(mutex_);
         if (call_)
             tutti::check<TimedOut>(std::chrono::duration<double>(Clock::now() - call_->begin).count() < timeout_s_,
-                                   "NCCL, ", call_->what, " of group ", *call_->group, ": not complete after ",
-                                   timeout_s_,
-                                   " s (comm.timeout_s); a rank that is missing has died, hangs, or took another path");
+                                   "NCCL, ", call_->what, " of group ", *call_->group, ": in progress ",
+                                   for_too_long(timeout_s_));
     }
     world_.progress().check_abort();
 }
@@ -76,7 +75,7 @@ void Guard::fail(const std::exception_ptr& why) {
         const std::lock_guard lock(mutex_);
         if (failed_) return;
         failure_ = why;
-        failed_ = true;  // a thread in settle() leaves it
+        failed_ = true;  // settle() of another thread throws
     }
     device_.fail(why);
     std::unique_lock call(calling_, kCallTimeout);
@@ -85,11 +84,11 @@ void Guard::fail(const std::exception_ptr& why) {
         const std::lock_guard lock(mutex_);
         all.swap(members_);
     }
-    // As one group: ncclCommAbort waits, on a non-blocking communicator too, for NCCL's streams and for cudaFree, thus
-    // for the kernels of this GPU's other communicators, which end only when these are aborted. In a group NCCL tells
-    // all to end before it waits for one (src/group.cc; PyTorch's abortComms() does the same), and the end of the group
-    // frees them. A thread that is inside a call leaves it once its communicator is told, and uses the communicator
-    // until then (groupCleanup in src/group.cc).
+    // As one NCCL group: ncclCommAbort, even on a non-blocking communicator, waits for NCCL's streams and for cudaFree,
+    // thus for the kernels of this GPU's other communicators, which end only when these are aborted. In a group NCCL
+    // signals the abort to all before it waits for one (src/group.cc; PyTorch's abortComms() does the same), and the
+    // end of the group frees them. A call in progress returns once its communicator is signalled, and uses the
+    // communicator until then (groupCleanup in src/group.cc).
     api().group_start();
     for (const Member& m : all) api().comm_abort(m.comm);
     if (!call.owns_lock()) static_cast<void>(call.try_lock_for(kCallTimeout));

@@ -1,4 +1,4 @@
-// comm/nccl/guard.h: keeps a rank from waiting for ever for its GPU or inside NCCL: the NCCL communicators of a rank,
+// comm/nccl/guard.h: keeps a rank from waiting for its GPU or inside NCCL for ever: the NCCL communicators of a rank,
 // which are aborted together, and the reason for the abort.
 #pragma once
 
@@ -20,9 +20,9 @@ class Guard {
   public:
     Guard(World& world, Device& device, double timeout_s) : world_(world), device_(device), timeout_s_(timeout_s) {}
 
-    // A thread's turn to call NCCL, held only while it does: a CUDA call may wait for the GPU, whose work ends only by
-    // an abort when another rank is missing. look() bounds the turn's time. `what` and `group` outlive the turn. Throws
-    // the failure that ended this rank's communication before.
+    // A thread's turn to call NCCL, whose time poll() bounds. It must not include calls of CUDA, which may wait for the
+    // GPU: if another rank is missing, the GPU's work ends only by an abort. `what` and `group` must outlive the turn.
+    // Throws the failure that has ended this rank's communication.
     class Turn {
       public:
         Turn(Guard& guard, std::string_view what, const std::string& group);
@@ -35,25 +35,26 @@ class Guard {
         const std::unique_lock<std::timed_mutex> lock_;
     };
 
-    World& world() { return world_; }  // of the host
+    World& world() { return world_; }  // the wrapped world
     double timeout_s() const { return timeout_s_; }
-    // Error with NCCL's reason, or the failure that ended this rank's communication before. kInProgress is no error.
+    // Throws Error with NCCL's reason, or the failure that has ended this rank's communication. kInProgress is not an
+    // error.
     void check(Result result, std::string_view what, const std::string& group) const;
-    // Returns when the last call on `comm`, a non-blocking communicator, is complete. In a Turn.
+    // Waits until the last call on `comm`, a non-blocking communicator, is complete. In a Turn.
     void settle(Comm comm, std::string_view what, const std::string& group);
     void add(Comm comm, const std::string& group);
-    bool remove(Comm comm);  // false: fail() has aborted it or is doing so
+    bool remove(Comm comm);  // false: fail() has aborted it or is about to
 
-    // Throws the failure that ended this rank's communication, if any.
+    // Throws the failure that has ended this rank's communication, if any.
     void check_failed() const;
     bool failed() const { return failed_; }
-    // Polls NCCL, the other ranks and the time of the call in progress; throws the first error found. For a thread that
-    // is not inside NCCL. While another thread is, that thread polls NCCL: ncclCommGetAsyncError also ends the last
-    // call on a non-blocking communicator (from NCCL 2.26 on), joins its thread and frees its memory, and two
-    // concurrent calls would do so twice.
-    void look();
-    // The first reason stays. Aborts all communicators, and the device's waits throw `why`. A thread inside a call of
-    // NCCL has kCallTimeout to leave it; then the abort ends the call, and the communicators are freed when it has
+    // Checks NCCL, the other ranks and the time of the call in progress; throws the first error found. Not in a Turn.
+    // It does not poll NCCL while another thread is in a Turn: since NCCL 2.26 ncclCommGetAsyncError also joins the
+    // thread of the last call on a non-blocking communicator and frees its memory, which two concurrent calls would do
+    // twice.
+    void poll();
+    // Aborts all communicators, and makes the device's waits throw `why`. The first reason is kept. A call of NCCL in
+    // progress has kCallTimeout to return; then the abort ends it, and the communicators are freed when it has
     // returned, or after another kCallTimeout. Not in a Turn.
     void fail(const std::exception_ptr& why);
 
@@ -63,7 +64,7 @@ class Guard {
         Comm comm;
         std::string group;
     };
-    struct InProgress {
+    struct Call {
         std::string_view what;
         const std::string* group;
         Clock::time_point begin;
@@ -74,7 +75,7 @@ class Guard {
     std::timed_mutex calling_;  // held in a Turn
     mutable std::mutex mutex_;
     std::vector<Member> members_;
-    std::optional<InProgress> call_;
+    std::optional<Call> call_;  // in progress
     std::exception_ptr failure_;
     std::atomic<bool> failed_{false};
 };

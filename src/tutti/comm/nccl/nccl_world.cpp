@@ -10,27 +10,27 @@ namespace tutti::comm {
 namespace nccl {
 namespace {
 
-// GPUs notify no thread: the watching thread polls every few milliseconds, and nothing else, since each poll takes
-// locks of the driver that launches need.
+// GPUs do not notify threads, so the watching thread polls. Not more often, since a poll takes locks of the driver that
+// kernel launches need.
 class GpuNotifier final : public Notifier {
   public:
     void sleep(Clock::time_point until, const std::function<bool()>&) override {
-        constexpr std::chrono::milliseconds kLook{5};
-        std::this_thread::sleep_until(std::min(until, Clock::now() + kLook));
+        constexpr std::chrono::milliseconds kPollInterval{5};
+        std::this_thread::sleep_until(std::min(until, Clock::now() + kPollInterval));
     }
     void notify() override {}
     void check_abort() const override {}
     std::chrono::nanoseconds spin_time() const override { return {}; }
 };
 
-// Never complete: a look at NCCL, at the call in progress and at the other ranks in each round of the watching thread.
+// Never complete, so that each round of the watching thread polls NCCL, the call in progress and the other ranks.
 class Watch final : public Operation {
   public:
     explicit Watch(Guard& guard) : Operation({}, "", 0), guard_(guard) {}
     bool advance() override {
         if (guard_.failed()) return false;
         try {
-            guard_.look();
+            guard_.poll();
         } catch (...) {
             guard_.fail(std::current_exception());
         }

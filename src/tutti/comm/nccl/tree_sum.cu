@@ -1,5 +1,5 @@
-// The tree splits at the largest power of two below its number of leaves. Taken from the left, leaves and sums of equal
-// size merge as the digits of a binary counter do; at the end the unequal ones merge from the right.
+// The tree splits at the largest power of two below its number of leaves. From left to right, leaves and sums of equal
+// size merge as the digits of a binary counter do; at the end the sums of unequal size merge from the right.
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
@@ -17,13 +17,13 @@ constexpr int kThreads = 256, kLevels = 17;
 constexpr int64_t kMostBlocks = 1024;
 
 template <class T>
-__device__ const T* values_of(const Arrived& x, int rank) {
+__device__ const T* values_of(const RankValues& x, int rank) {
     return static_cast<const T*>(rank == x.rank ? x.own : x.arrived + rank * x.stride);
 }
 
-// Of any number of ranks, element by element.
+// For any number of ranks, element by element.
 template <class T, class Sums, class Out, bool maximum>
-__global__ void __launch_bounds__(kThreads) tree_kernel(Arrived x, Out* y, int64_t begin, int64_t count) {
+__global__ void __launch_bounds__(kThreads) tree_kernel(RankValues x, Out* y, int64_t begin, int64_t count) {
     const int64_t step = int64_t{gridDim.x} * blockDim.x;
     for (int64_t i = begin + int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
         const auto merge = [](Sums a, Sums b) { return maximum ? (a < b ? b : a) : a + b; };
@@ -45,10 +45,10 @@ struct alignas(kValues * sizeof(T)) Word {
     T of[kValues];
 };
 
-// Of 2, 4 or 8 ranks, in words of 16 bytes of each: all loads of a thread are under way at once, and its sums are in
+// For 2, 4 or 8 ranks, one word of each at a time: all loads of a thread are in flight at once, and its sums stay in
 // registers.
 template <class T, class Out, int kRanks>
-__global__ void __launch_bounds__(kThreads) word_kernel(Arrived x, Out* y, int64_t words) {
+__global__ void __launch_bounds__(kThreads) word_kernel(RankValues x, Out* y, int64_t words) {
     constexpr int kValues = static_cast<int>(kWordBytes / sizeof(T));
     const int64_t step = int64_t{gridDim.x} * blockDim.x;
     for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < words; i += step) {
@@ -76,9 +76,9 @@ Grid grid_of(int64_t threads) {
             .threads = {kThreads}};
 }
 
-// The elements before those that are left, which words do not have.
+// Returns the number of elements added, which tree_kernel then need not add.
 template <class T, class Out>
-int64_t start_words(const tutti::Stream& stream, const Arrived& x, Out* y, int64_t count) {
+int64_t start_words(const Stream& stream, const RankValues& x, Out* y, int64_t count) {
     constexpr int64_t kValues = kWordBytes / static_cast<int64_t>(sizeof(T));
     const auto is_aligned = [](const void* data, int64_t to) { return reinterpret_cast<uintptr_t>(data) % to == 0; };
     const int64_t words = count / kValues;
@@ -95,7 +95,7 @@ int64_t start_words(const tutti::Stream& stream, const Arrived& x, Out* y, int64
 }
 
 template <class T, class Sums, class Out>
-void start(const tutti::Stream& stream, Reduce reduce, const Arrived& x, void* y, int64_t count) {
+void start(const Stream& stream, Reduce reduce, const RankValues& x, void* y, int64_t count) {
     auto* out = static_cast<Out*>(y);
     if (reduce == Reduce::max)
         return launch(tree_kernel<T, Sums, Out, true>, grid_of(count), stream, x, out, int64_t{0}, count);
@@ -104,10 +104,9 @@ void start(const tutti::Stream& stream, Reduce reduce, const Arrived& x, void* y
     if (begin < count) launch(tree_kernel<T, Sums, Out, false>, grid_of(count - begin), stream, x, out, begin, count);
 }
 
-// Of values that add in f32: into f32, into their own type, or f32 into a 16-bit type.
+// For types that add in f32: into f32, into their own type, or f32 into a 16-bit type.
 template <class T>
-void start_f32(const tutti::Stream& stream, Reduce reduce, const Arrived& x, DType output_type, void* y,
-               int64_t count) {
+void start_f32(const Stream& stream, Reduce reduce, const RankValues& x, DType output_type, void* y, int64_t count) {
     constexpr bool is_f32 = std::is_same_v<T, float>;
     if (output_type == DType::f32) return start<T, float, float>(stream, reduce, x, y, count);
     if constexpr (is_f32) {
@@ -116,14 +115,16 @@ void start_f32(const tutti::Stream& stream, Reduce reduce, const Arrived& x, DTy
     } else if (output_type == dtype_of<T>()) {
         return start<T, float, T>(stream, reduce, x, y, count);
     }
-    throw Error(concat("a reduction of ", dtype_of<T>(), " into ", output_type, " on a GPU"));
+    throw Error(concat("reduction of ", dtype_of<T>(), " into ", output_type,
+                       " on a GPU: required the same type, or f32 and a 16-bit type"));
 }
 
 }  // namespace
 
-void tree_sum(const tutti::Stream& stream, Reduce reduce, DType input_type, const Arrived& x, DType output_type,
-              void* y, int64_t count) {
-    check(x.ranks <= 1 << (kLevels - 1), "a sum over ", x.ranks, " ranks on a GPU: at most ", 1 << (kLevels - 1));
+void tree_sum(const Stream& stream, Reduce reduce, DType input_type, const RankValues& x, DType output_type, void* y,
+              int64_t count) {
+    check(x.ranks <= 1 << (kLevels - 1), "reduction over ", x.ranks, " ranks on a GPU: required at most ",
+          1 << (kLevels - 1));
     if (count == 0) return;
     switch (input_type) {
         case DType::f32: return start_f32<float>(stream, reduce, x, output_type, y, count);
@@ -131,12 +132,14 @@ void tree_sum(const tutti::Stream& stream, Reduce reduce, DType input_type, cons
         case DType::f16: return start_f32<f16>(stream, reduce, x, output_type, y, count);
         default: break;
     }
-    check(input_type == output_type, "a reduction of ", input_type, " into ", output_type, " on a GPU");
+    check(input_type == output_type, "reduction of ", input_type, " into ", output_type,
+          " on a GPU: required the same type");
     switch (input_type) {
         case DType::f64: return start<double, double, double>(stream, reduce, x, y, count);
         case DType::i32: return start<int32_t, int32_t, int32_t>(stream, reduce, x, y, count);
         case DType::i64: return start<int64_t, int64_t, int64_t>(stream, reduce, x, y, count);
-        default: throw Error(concat("no reduction of ", input_type, " on a GPU"));
+        default:
+            throw Error(concat("reduction of ", input_type, " on a GPU: required f32, f64, bf16, f16, i32 or i64"));
     }
 }
 

@@ -7,7 +7,8 @@
 namespace tutti::comm::processes {
 
 namespace {
-int families(int highest) { return highest / kUses - 1; }  // the tags below kUses are the wire's own
+// Groups that two ranks can share. Tags below kUses are reserved for the wire.
+int most_groups(int highest) { return highest / kUses - 1; }
 }  // namespace
 
 uint64_t group_key(const std::string& name, const std::vector<int>& ranks, int generation) {
@@ -23,17 +24,17 @@ uint64_t group_key(const std::string& name, const std::vector<int>& ranks, int g
 }
 
 int preferred_tag(uint64_t key, int highest) {
-    return static_cast<int>(1 + (key ^ key >> 32) % static_cast<uint64_t>(families(highest))) * kUses;
+    return static_cast<int>(1 + (key ^ key >> 32) % static_cast<uint64_t>(most_groups(highest))) * kUses;
 }
 
 int Tags::claim(int peer, uint64_t key) {
     std::vector<int>& taken = taken_[peer];
-    check(static_cast<int>(taken.size()) < families(highest_), "this rank and rank ", peer, " share ", taken.size(),
+    check(static_cast<int>(taken.size()) < most_groups(highest_), "this rank and rank ", peer, " share ", taken.size(),
           " groups, and the transport has tags up to ", highest_, ", ", kUses,
           " for each group: make fewer groups, or use comm.backend = \"tcp\", which has 2147483647");
     int tag = preferred_tag(key, highest_);
     while (std::find(taken.begin(), taken.end(), tag) != taken.end())
-        tag = tag == families(highest_) * kUses ? kUses : tag + kUses;
+        tag = tag == most_groups(highest_) * kUses ? kUses : tag + kUses;
     return taken.emplace_back(tag);
 }
 

@@ -1,5 +1,5 @@
-// comm/processes/tags.h: the tags of messages between two ranks. Every group that two ranks of different hosts belong
-// to has kUses tags of its own for their messages.
+// comm/processes/tags.h: the tags of messages between ranks of different hosts. Two ranks use kUses tags for each group
+// that they share.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +9,24 @@
 
 namespace tutti::comm::processes {
 
-enum class Use : uint8_t { announcement, part, result, message, message_data, exchange, exchange_data };
+enum class Use : uint8_t { announcement, part, result, message, message_data, all_to_all, all_to_all_data };
 inline constexpr int kUses = 8;  // tags of a group between two ranks
 
-// The key of a group: equal on all ranks, different for other names, ranks or generations.
+// The key of a group: equal on all ranks, different for another name, other ranks or another generation.
 uint64_t group_key(const std::string& name, const std::vector<int>& ranks, int generation);
-// The first of the kUses tags that a group has unless another group of the two ranks has them already.
+// The first of a group's kUses tags, unless another group of the two ranks has taken them.
 int preferred_tag(uint64_t key, int highest);
 
-// One rank's table of tags in use, by other rank.
+// The tags in use on one rank, by other rank.
 class Tags {
   public:
     explicit Tags(int highest) : highest_(highest) {}
 
     // The first of the group's tags for messages between this rank and `peer`: the preferred ones, or the next that no
-    // earlier group of the two ranks has. Both ends find the same tags without a message, because both know the groups
-    // that they share; so two ranks must make the groups that they share in the same order. A different order shows
-    // only where tags are equal, as an error of the first operation: an announcement carries its group's key.
-    // Tags are never given back: the other end may drop the group later. Error when all are taken.
+    // earlier group of the two ranks has taken. Both ranks choose the same tags without a message if they make the
+    // groups that they share in the same order. Another order is noticed only where preferred tags collide, as an error
+    // of the first operation, since an announcement carries its group's key. Tags are never freed, because `peer` may
+    // release the group later. Error when all are taken.
     int claim(int peer, uint64_t key);
 
   private:

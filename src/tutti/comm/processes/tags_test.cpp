@@ -1,5 +1,5 @@
-// Tags of groups: two ranks that share a group have equal tags for it, which no other group of the two has, also where
-// hashes collide.
+// Two ranks that share a group choose the same tags for it, which no other group of the two has, even if hashes
+// collide.
 #include "tutti/comm/processes/tags.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMpiMinimum = 32767;  // MPI_TAG_UB of the standard
 
-// Keys whose preferred tags are equal: they differ by a multiple of the number of families, below 2^32.
+// Keys below 2^32 that differ by the number of possible groups have the same preferred tag.
 uint64_t colliding(uint64_t key, int highest) { return key + static_cast<uint64_t>(highest / kUses - 1); }
 
 TEST(Tags, OfGroupsWithEqualHashesDifferAndBothEndsAgree) {
@@ -24,7 +24,7 @@ TEST(Tags, OfGroupsWithEqualHashesDifferAndBothEndsAgree) {
     EXPECT_EQ(a, preferred_tag(first, kMpiMinimum));
     EXPECT_EQ(b, a + kUses);
     EXPECT_EQ(high.claim(0, first), a);
-    high.claim(7, second + 1);  // a group without rank 0
+    high.claim(7, second + 1);  // a group that does not include rank 0
     EXPECT_EQ(high.claim(0, second), b);
 }
 

@@ -24,11 +24,11 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kPiece = int64_t{4} << 20;
 constexpr PendingLimits kPending{.most = 64, .time = std::chrono::seconds(5)};
-constexpr std::chrono::seconds kForQuestion{60};
-constexpr std::chrono::milliseconds kFileLook{100};
-constexpr const char* kFiles = "tutti files";
+constexpr std::chrono::seconds kIdle{60};  // until a connection without questions is closed
+constexpr std::chrono::milliseconds kFilePoll{100};
+constexpr const char* kFiles = "tutti files";  // the label of the handshake
 
-// Below the directory, and never above: plain names between slashes.
+// Whether the path consists of plain names and slashes, so that it cannot leave the directory.
 bool is_plain(const std::string& path) {
     if (path.empty() || path.back() == '/') return false;
     for (size_t i = 0; i < path.size(); ++i) {
@@ -40,24 +40,25 @@ bool is_plain(const std::string& path) {
     return true;
 }
 
-// A frame, or nothing at the end of the stream, after `until`, or when `stop`.
+// nullopt at the end of the stream, after `until`, or once `stop` is true.
 std::optional<Frame> wait_for_frame(const Socket& socket, FrameReader& reader, size_t longest, Clock::time_point until,
                                     const std::atomic<bool>* stop) {
     for (;;) {
         if (auto frame = reader.read(socket, longest)) return frame;
         if (reader.closed() || Clock::now() > until || (stop != nullptr && *stop)) return std::nullopt;
-        readable(socket, std::min(until, Clock::now() + kFileLook));
+        readable(socket, std::min(until, Clock::now() + kFilePoll));
     }
 }
 
-// What one connection has opened: Socket owns any descriptor.
-using Opened = std::map<std::string, Socket>;
+// The files that one connection has open_files; a Socket owns any descriptor.
+using OpenFiles = std::map<std::string, Socket>;
 
-std::string piece_of(const std::string& directory, const Json& question, Opened& opened) {
+std::string piece_of(const std::string& directory, const Json& question, OpenFiles& open_files) {
     const std::string path = question.at("path").text();
     const auto offset = question.at("offset").get<int64_t>(), size = question.at("size").get<int64_t>();
-    check(is_plain(path) && offset >= 0 && size >= 0 && size <= kPiece, "not a piece of a file: ", question.dump());
-    Socket& file = opened[path];
+    check(is_plain(path) && offset >= 0 && size >= 0 && size <= kPiece,
+          "required path, offset and size of a piece of up to ", kPiece, " bytes, got ", question.dump());
+    Socket& file = open_files[path];
     if (!file.open()) file = Socket(::open((fs::path(directory) / path).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     check(file.open(), path, ": ", std::strerror(errno));
     std::string bytes(to_size(size), '\0');
@@ -70,10 +71,10 @@ std::string piece_of(const std::string& directory, const Json& question, Opened&
     return bytes;
 }
 
-std::string answer_to(const std::string& directory, const std::string& text, Opened& opened) {
+std::string answer_to(const std::string& directory, const std::string& text, OpenFiles& open_files) {
     try {
         const Json question = Json::parse(text);
-        if (!question.contains("list")) return "+" + piece_of(directory, question, opened);
+        if (!question.contains("list")) return "+" + piece_of(directory, question, open_files);
         Json list = Json::array();
         for (const FileEntry& entry : files_below(directory))
             list.push_back({{"path", entry.path}, {"size", entry.size}, {"changed", entry.changed}});
@@ -101,7 +102,7 @@ std::vector<FileEntry> files_below(const std::string& directory) {
 
 FileServer::FileServer(std::string directory, const Key& key) : directory_(std::move(directory)), key_(key) {
     Socket listener = listen_on(false, 0);
-    check(listener.open(), "no port to serve the copies in memory at: ", std::strerror(errno));
+    check(listener.open(), "no port is free to serve the copies in memory: ", std::strerror(errno));
     listener_ = handshake_listener(std::move(listener), kPending);
     thread_ = std::thread([this] { run(); });
 }
@@ -115,14 +116,14 @@ FileServer::~FileServer() {
 void FileServer::run() {
     while (!stopping_) {
         pollfd listener{.fd = listener_.fd(), .events = POLLIN, .revents = 0};
-        poll(&listener, 1, static_cast<int>(kFileLook.count()));
+        poll(&listener, 1, static_cast<int>(kFilePoll.count()));
         if (stopping_) break;
         for (Listener::Connection& connection : listener_.accept()) {
             Client& client = clients_.emplace_back();
             client.thread = std::thread([this, &client, own = std::move(connection)]() mutable {
                 try {
                     if (const auto session = accept_handshake(std::move(own), key_, kFiles)) serve(session->socket);
-                } catch (const std::exception&) {  // the connection ends, and the client says so
+                } catch (const std::exception&) {  // the connection is closed, which is an error of the client
                 }
                 client.ended = true;
             });
@@ -140,11 +141,10 @@ void FileServer::run() {
 
 void FileServer::serve(const Socket& socket) const {
     FrameReader reader;
-    Opened opened;
-    while (const auto question =
-               wait_for_frame(socket, reader, kLongestFrame, Clock::now() + kForQuestion, &stopping_)) {
+    OpenFiles open_files;
+    while (const auto question = wait_for_frame(socket, reader, kLongestFrame, Clock::now() + kIdle, &stopping_)) {
         if (question->type != Frame::Type::question ||
-            !send_frame(socket, Frame::Type::answer, answer_to(directory_, question->body, opened)))
+            !send_frame(socket, Frame::Type::answer, answer_to(directory_, question->body, open_files)))
             return;
     }
 }
@@ -154,14 +154,16 @@ FileClient::FileClient(const std::string& host, int port, const Key& key, double
     std::string why;
     socket_ = connect_to(host, port, Clock::now() + seconds(silence_s), why);
     check<DataError>(socket_.open(), "the copies at ", name_, " cannot be reached: ", why);
-    socket_ = start_handshake(std::move(socket_), key, kFiles, 0, concat("what listens at ", name_), seconds(silence_s))
+    socket_ = start_handshake(std::move(socket_), key, kFiles, 0, concat("the process that listens at ", name_),
+                              seconds(silence_s))
                   .socket;
 }
 
 Frame FileClient::next() {
     auto frame = wait_for_frame(socket_, reader_, kLongestFrame, Clock::now() + seconds(silence_s_), nullptr);
-    check<DataError>(frame.has_value(), name_,
-                     reader_.closed() ? " has closed the connection" : concat(" is silent for ", silence_s_, " s"));
+    check<DataError>(
+        frame.has_value(), name_,
+        reader_.closed() ? " has closed the connection" : concat(" has not answered for ", silence_s_, " s"));
     return std::move(*frame);
 }
 
@@ -186,7 +188,7 @@ void FileClient::read(const std::string& path, int64_t offset, std::span<std::by
     do {
         const size_t size = std::min(bytes.size(), to_size(kPiece));
         const std::string piece = ask(Json{{"path", path}, {"offset", offset}, {"size", size}}.dump());
-        check<DataError>(piece.size() == size, name_, ": ", piece.size(), " bytes of ", path, ", asked for ", size);
+        check<DataError>(piece.size() == size, name_, ": required ", size, " bytes of ", path, ", got ", piece.size());
         std::memcpy(bytes.data(), piece.data(), size);
         bytes = bytes.subspan(size);
         offset += static_cast<int64_t>(size);

@@ -1,5 +1,5 @@
-// comm/tcp/file_service.h: serves the files below a directory, read-only, to processes of the same job on other hosts:
-// copies of a run's state in memory. After a handshake (handshake.h):
+// comm/tcp/file_service.h: serves the files below a directory, read-only, to processes of the same job on other hosts;
+// and the directories and peers of a run's copies in memory. After a handshake (handshake.h):
 //   client -> server   question    {"list": true} or {"path", "offset", "size"}
 //   server -> client   answer      '+' and bytes, or '-' and the reason
 #pragma once
@@ -22,16 +22,17 @@ namespace tutti::comm::tcp {
 struct FileEntry {
     std::string path;  // below the directory: "own/step-0000000100/MANIFEST.json"
     int64_t size = 0;
-    int64_t changed = 0;  // when the file was last written, ns of the system's clock
+    int64_t changed = 0;  // time of the last write, Unix time in ns
     bool operator==(const FileEntry&) const = default;
 };
 
-// Regular files below a directory, sorted by path; links are not followed. Files that disappear meanwhile are skipped.
+// The regular files below a directory, sorted by path; links are not followed. Files that disappear meanwhile are
+// skipped.
 std::vector<FileEntry> files_below(const std::string& directory);
 
 class FileServer {
   public:
-    // Listens at a port that the system chooses and starts a thread. Error when no port can be had.
+    // Listens at a port that the system chooses, and starts a thread. Error if no port is free.
     FileServer(std::string directory, const Key& key);
     ~FileServer();  // closes all connections
     FileServer(const FileServer&) = delete;
@@ -56,11 +57,11 @@ class FileServer {
 
 class FileClient {
   public:
-    // DataError when nothing answers there within `silence_s`, or what answers does not know the secret.
+    // DataError if the server does not answer within `silence_s`, then or later, or does not know the secret.
     FileClient(const std::string& host, int port, const Key& key, double silence_s);
-    // Both throw DataError when the connection or the file is gone.
+    // Both throw DataError if the connection or the file is gone.
     std::vector<FileEntry> list();
-    // Fills `bytes`. A client that has begun to read a file can read it to the end after the file is removed.
+    // Fills `bytes`. Once a client has begun to read a file, it can read it to the end even if the file is removed.
     void read(const std::string& path, int64_t offset, std::span<std::byte> bytes);
 
   private:
@@ -73,28 +74,28 @@ class FileClient {
     FrameReader reader_;
 };
 
-// Where the copies of a run's state are: the value of TUTTI_MEMORY, which agents set for their ranks.
+// Where the copies of a run's state in memory are: the value of TUTTI_MEMORY, which agents set for their ranks.
 struct CopyPlaces {
     struct Peer {
         int host = 0;
         std::string address;
         int port = 0;
     };
-    std::string directory;  // of this host
-    int host = 0;           // its number in the launch
-    int holder = -1;        // the host that fetches its copies; -1: none
-    std::vector<Peer> peers;
-    std::string secret;  // of the file servers of the peers, in 64 digits
+    std::string directory;    // of this host
+    int host = 0;             // the number of this host in the launch
+    int holder = -1;          // the host that fetches the copies of this one; -1: none
+    std::vector<Peer> peers;  // the other hosts
+    std::string secret;       // of the file servers, 64 hexadecimal digits
 
     std::string to_text() const;
     static CopyPlaces from_text(const std::string& text);  // JsonError or Error for another text
 };
 inline constexpr const char* kCopiesVariable = "TUTTI_MEMORY";
-// Nothing where no agent keeps copies.
+// nullopt if no agent keeps copies.
 std::optional<CopyPlaces> copy_places(const Environment& environment);
-Key key_of(const std::string& secret);  // 64 digits, as fresh_hex() makes them
+Key key_of(const std::string& secret);
 
-// Directories of a host's copies, below the one of CopyPlaces: of its own ranks, and of the ranks of another host.
+// Subdirectories of CopyPlaces::directory: the copies of this host's ranks, and those of another host's ranks.
 inline constexpr const char* kOwnCopies = "own";
 std::string copies_of(int host);  // "of-3"
 

@@ -1,4 +1,4 @@
-// Files of a host, read by others: any piece of any file, only with the secret, never from elsewhere.
+// Other hosts read any piece of any file below the directory, only with the secret, and no other file.
 #include "tutti/comm/tcp/file_service.h"
 
 #include <gtest/gtest.h>
@@ -66,7 +66,7 @@ TEST_F(Files, AreListedAndReadInAnyPieces) {
     }
 }
 
-TEST_F(Files, StayReadableForWhoHasBegun) {
+TEST_F(Files, StayReadableForAClientThatHasBegun) {
     const FileServer server(folder_, key_);
     FileClient early("127.0.0.1", server.port(), key_, 20), late("127.0.0.1", server.port(), key_, 20);
     read(early, "d", 0, 0);
@@ -76,7 +76,7 @@ TEST_F(Files, StayReadableForWhoHasBegun) {
     EXPECT_EQ(read(late, "of-1/c", 0, 1), content_["of-1/c"].substr(0, 1));  // the connection goes on
 }
 
-TEST_F(Files, NothingElseIsServed) {
+TEST_F(Files, OtherFilesAreNotServed) {
     write("../tutti_secret_of_others", "secret");
     fs::create_symlink("/etc/passwd", folder_ / "link");
     fs::create_symlink("/etc", folder_ / "etc");
@@ -91,10 +91,10 @@ TEST_F(Files, NothingElseIsServed) {
     fs::remove(folder_ / "../tutti_secret_of_others");
 }
 
-TEST_F(Files, NobodyReadsWithoutTheSecret) {
+TEST_F(Files, AreNotReadWithoutTheSecret) {
     const FileServer server(folder_, key_);
     EXPECT_THROW(FileClient("127.0.0.1", server.port(), key_of("another"), 20), DataError);
-    // Unknown callers that are silent, or send arbitrary bytes, do not keep a client out.
+    // Unknown callers that send nothing or arbitrary bytes do not keep a client out.
     std::vector<Socket> callers;
     std::string why;
     for (int i = 0; i < 40; ++i) {
@@ -106,7 +106,7 @@ TEST_F(Files, NobodyReadsWithoutTheSecret) {
             FileClient client("127.0.0.1", server.port(), key_, 20);
             EXPECT_EQ(client.list().size(), content_.size());
             break;
-        } catch (const DataError&) {  // closed in favour of the callers, for 5 s
+        } catch (const DataError&) {  // closed because of the other callers, for up to 5 s
         }
 }
 

@@ -12,7 +12,7 @@ namespace tutti::comm::tcp {
 
 namespace {
 
-constexpr size_t kLongestHandshake = 4096;  // of an end that has proved nothing
+constexpr size_t kLongestFrameOfHandshake = 4096;  // of a peer that has proved nothing
 
 struct CallerHello {
     Nonce nonce{};
@@ -25,8 +25,8 @@ Proof proof_of(const Key& key, std::string_view label, std::string_view side, co
     return prove(key, concat(label, ' ', side), {bytes_of(challenge), bytes_of(caller.nonce), bytes_of(caller.number)});
 }
 
-Session session_of(Socket socket, FrameReader reader, const Key& key, std::string_view label, const Nonce& challenge,
-                   const CallerHello& caller) {
+AuthenticatedSession session_of(Socket socket, FrameReader reader, const Key& key, std::string_view label,
+                                const Nonce& challenge, const CallerHello& caller) {
     return {std::move(socket), std::move(reader), caller.number, proof_of(key, label, "session", challenge, caller)};
 }
 
@@ -49,7 +49,8 @@ Listener handshake_listener(Socket listener, const PendingLimits& limits) {
             [](const Nonce& challenge) { return to_bytes(Frame::Type::challenge, bytes_of(challenge)); }};
 }
 
-std::optional<Session> accept_handshake(Listener::Connection connection, const Key& key, std::string_view label) {
+std::optional<AuthenticatedSession> accept_handshake(Listener::Connection connection, const Key& key,
+                                                     std::string_view label) {
     CallerHello caller;
     std::memcpy(&caller, connection.first.data() + connection.first.size() - sizeof caller, sizeof caller);
     if (!is_same(caller.proof, proof_of(key, label, "client", connection.challenge, caller))) return std::nullopt;
@@ -58,22 +59,22 @@ std::optional<Session> accept_handshake(Listener::Connection connection, const K
     return session_of(std::move(connection.socket), {}, key, label, connection.challenge, caller);
 }
 
-Session start_handshake(Socket socket, const Key& key, std::string_view label, int number, const std::string& name,
-                        Clock::duration limit) {
+AuthenticatedSession start_handshake(Socket socket, const Key& key, std::string_view label, int number,
+                                     const std::string& name, Clock::duration limit) {
     FrameReader reader;
     const auto until = Clock::now() + limit;
     const auto next = [&] {
         for (;;) {
-            if (auto frame = reader.read(socket, kLongestHandshake)) return *frame;
+            if (auto frame = reader.read(socket, kLongestFrameOfHandshake)) return *frame;
             check<DataError>(!reader.closed(), name, " has closed the connection");
-            check<DataError>(readable(socket, until), name, " is silent for ",
+            check<DataError>(readable(socket, until), name, " has not answered for ",
                              std::chrono::duration<double>(limit).count(), " s");
         }
     };
     const Frame challenge = next();
     Nonce theirs{};
     check<DataError>(challenge.type == Frame::Type::challenge && challenge.body.size() == theirs.size(), name,
-                     " is another program");
+                     " is another program, or another version of this one");
     std::memcpy(theirs.data(), challenge.body.data(), theirs.size());
     CallerHello own{.nonce = fresh_nonce(), .number = number};
     own.proof = proof_of(key, label, "client", theirs, own);
@@ -84,7 +85,8 @@ Session start_handshake(Socket socket, const Key& key, std::string_view label, i
     return session_of(std::move(socket), std::move(reader), key, label, theirs, own);
 }
 
-Cipher::Cipher(const Session& session, std::string_view direction) : key_(prove(session.key, direction, {})) {}
+Cipher::Cipher(const AuthenticatedSession& session, std::string_view direction)
+    : key_(prove(session.key, direction, {})) {}
 
 std::string Cipher::seal(std::string_view message) {
     std::string sealed(message.size() + crypto_aead_chacha20poly1305_ietf_ABYTES, '\0');

@@ -1,8 +1,8 @@
-// comm/tcp/handshake.h: how a caller and a listening process prove to each other that both know a secret:
-//   listener -> caller   challenge   a fresh number
-//   caller -> listener   join        a fresh number, the caller's own number, a proof of all three
+// comm/tcp/handshake.h: how a caller and a listener prove to each other that both know a secret:
+//   listener -> caller   challenge   a nonce
+//   caller -> listener   join        a nonce, the caller's number, a proof of both and the challenge
 //   listener -> caller   welcome     a proof of the same
-// and the cipher of what both may send afterwards, which the network can neither read nor change (secret.h).
+// and a cipher for what both send afterwards (secret.h).
 #pragma once
 
 #include <cstdint>
@@ -17,31 +17,32 @@
 namespace tutti::comm::tcp {
 
 // A connection whose two ends know the secret.
-struct Session {
+struct AuthenticatedSession {
     Socket socket;
-    FrameReader reader;  // what has come behind the handshake
+    FrameReader reader;  // of the bytes after the handshake
     int number = 0;      // of the caller, as it claims
-    Key key{};           // of this connection only
+    Key key{};           // of this session only
 };
 
-// Greets with challenges and reads joins.
+// A listener that sends challenges and reads joins.
 Listener handshake_listener(Socket listener, const PendingLimits& limits);
-// The listener's side; does not block. Nothing for a caller that does not know the secret, or has disconnected.
-// `label`: the subject of the session; a proof is valid for one label.
-std::optional<Session> accept_handshake(Listener::Connection connection, const Key& key, std::string_view label);
-// The caller's side, over a fresh connection; waits for `limit` at most. DataError, with `name` of the other end, when
-// it does not know the secret or label.
-Session start_handshake(Socket socket, const Key& key, std::string_view label, int number, const std::string& name,
-                        Clock::duration limit);
+// The listener's side; does not block. nullopt if the caller does not know the secret or has disconnected. `label`: the
+// subject of the session; a proof is valid for one label only.
+std::optional<AuthenticatedSession> accept_handshake(Listener::Connection connection, const Key& key,
+                                                     std::string_view label);
+// The caller's side, over a new connection; waits for at most `limit`. DataError, with the `name` of the listener, if
+// the listener does not know the secret, or the two differ in the label.
+AuthenticatedSession start_handshake(Socket socket, const Key& key, std::string_view label, int number,
+                                     const std::string& name, Clock::duration limit);
 
-// One direction of a session: messages are encrypted, and one that was changed, repeated, left out or moved is noticed
-// (ChaCha20-Poly1305, RFC 8439; the nonce counts the messages).
+// Encrypts or decrypts one direction of a session. A message that was changed, repeated, dropped or reordered is
+// detected (ChaCha20-Poly1305, RFC 8439; the nonce counts the messages).
 class Cipher {
   public:
-    // Both ends name the direction alike.
-    Cipher(const Session& session, std::string_view direction);
+    // `direction`: a name that both ends use.
+    Cipher(const AuthenticatedSession& session, std::string_view direction);
     std::string seal(std::string_view message);
-    std::optional<std::string> open(std::string_view sealed);  // nothing: this is not the next message
+    std::optional<std::string> open(std::string_view sealed);  // nullopt: not the next message
 
   private:
     Key key_;

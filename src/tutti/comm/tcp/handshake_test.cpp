@@ -1,5 +1,4 @@
-// comm/tcp/handshake_test.cpp: a caller that knows the secret and the label is let in, no other; a sealed message
-// arrives unchanged or not at all.
+// Only a caller that knows the secret and the label is accepted; a sealed message arrives unchanged or not at all.
 #include "tutti/comm/tcp/handshake.h"
 
 #include <arpa/inet.h>
@@ -24,7 +23,7 @@ Key some_key(unsigned char fill) {
 }
 
 struct Met {
-    std::optional<Session> listener, caller;
+    std::optional<AuthenticatedSession> listener, caller;
     std::string error;  // of the caller
 };
 
@@ -51,7 +50,7 @@ Met meet(const Key& of_listener, const std::string& label_of_listener, const Key
     return met;
 }
 
-TEST(Handshake, LetsInWhoKnowsTheSecretAndTheSubject) {
+TEST(Handshake, AcceptsACallerThatKnowsTheSecretAndTheLabel) {
     const Met met = meet(some_key(1), "subject", some_key(1), "subject", 300);
     ASSERT_TRUE(met.listener && met.caller) << met.error;
     EXPECT_EQ(met.listener->number, 300);
@@ -59,7 +58,7 @@ TEST(Handshake, LetsInWhoKnowsTheSecretAndTheSubject) {
     EXPECT_NE(met.listener->key, some_key(1));
     const Met again = meet(some_key(1), "subject", some_key(1), "subject", 300);
     ASSERT_TRUE(again.listener.has_value());
-    EXPECT_NE(met.listener->key, again.listener->key);  // of each connection its own
+    EXPECT_NE(met.listener->key, again.listener->key);  // differs between connections
     for (const auto& [key, label] : {std::pair(some_key(2), "subject"), std::pair(some_key(1), "other")}) {
         const Met refused = meet(some_key(1), "subject", key, label, 0);
         EXPECT_FALSE(refused.listener || refused.caller);
@@ -67,8 +66,8 @@ TEST(Handshake, LetsInWhoKnowsTheSecretAndTheSubject) {
     }
 }
 
-// Other hosts cannot call a listener of the loopback address.
-TEST(Sockets, ListenWhereTheyAreToldTo) {
+// Other hosts cannot connect to a listener at the loopback address.
+TEST(Sockets, ListenAtTheLoopbackAddressOnly) {
     for (const bool loopback : {true, false}) {
         const Socket listener = listen_on(loopback, 0);
         sockaddr_storage any{};
@@ -81,7 +80,7 @@ TEST(Sockets, ListenWhereTheyAreToldTo) {
 }
 
 // A listener that accepts every caller, as an attacker would.
-TEST(Handshake, AListenerWithoutTheSecretIsNotBelieved) {
+TEST(Handshake, RefusesAListenerWithoutTheSecret) {
     const Socket listener = listen_on(true, 0);
     auto caller = std::async(std::launch::async, [&]() -> std::string {
         try {
@@ -101,8 +100,8 @@ TEST(Handshake, AListenerWithoutTheSecretIsNotBelieved) {
     EXPECT_EQ(caller.get(), "the listener does not know the secret of this job");
 }
 
-TEST(Cipher, OpensWhatWasSealedInThatOrderAndNothingElse) {
-    const Session session{.socket = {}, .reader = {}, .number = 0, .key = some_key(7)};
+TEST(Cipher, OpensOnlyTheNextSealedMessage) {
+    const AuthenticatedSession session{.socket = {}, .reader = {}, .number = 0, .key = some_key(7)};
     std::mt19937 random(69);
     for (int trial = 0; trial < 200; ++trial) {
         Cipher out(session, "there"), in(session, "there"), back(session, "back");
@@ -112,7 +111,7 @@ TEST(Cipher, OpensWhatWasSealedInThatOrderAndNothingElse) {
         EXPECT_NE(first, second);
         const std::string beginning = message.substr(0, 16);
         EXPECT_TRUE(beginning.size() < 16 || first.find(beginning) == std::string::npos);
-        EXPECT_FALSE(in.open(second));  // one was left out
+        EXPECT_FALSE(in.open(second));  // out of order
         std::string changed = first;
         changed[random() % changed.size()] ^= static_cast<char>(1 << random() % 8);
         EXPECT_FALSE(in.open(changed));

@@ -14,12 +14,16 @@
 
 namespace tutti::comm::tcp {
 
+namespace {
+constexpr int kAcceptsAtOnce = 16;  // so that pending connections are read in between
+}
+
 Clock::duration seconds(double s) {
     return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
 }
 
-// A rank says who it is with its first bytes: 5 s cover lost packets. 64 more than the ranks, which may all connect at
-// once: 1,000 other connections a second leave a rank 64 ms to answer.
+// 5 s for the first message cover lost packets. All ranks may connect at once; with 64 more, a rank has 64 ms to answer
+// even while 1,000 other connections a second arrive.
 PendingLimits PendingLimits::of(int size, double timeout_s) {
     return {.most = size + 64, .time = seconds(std::min(5.0, timeout_s / 4))};
 }
@@ -32,7 +36,7 @@ Listener::Listener(Socket socket, const PendingLimits& limits, FirstMessage firs
       greeting_(std::move(greeting)) {
     epoll_event event{.events = EPOLLIN, .data = {.fd = socket_.fd()}};
     check(events_.open() && epoll_ctl(events_.fd(), EPOLL_CTL_ADD, socket_.fd(), &event) == 0,
-          "no connections can be awaited (epoll): ", std::strerror(errno));
+          "cannot wait for connections (epoll): ", std::strerror(errno));
 }
 
 bool Listener::is_overdue() const {
@@ -49,7 +53,7 @@ std::vector<Listener::Connection> Listener::accept() {
     std::vector<Connection> complete;
     if (!events_.open()) return complete;
     const auto now = Clock::now();
-    std::erase_if(pending_, [&](const Pending& s) { return now - s.since > limits_.time; });
+    std::erase_if(pending_, [&](const Pending& p) { return now - p.since > limits_.time; });
     set_accepting(true);
     std::array<epoll_event, 64> events{};
     const int count = epoll_wait(events_.fd(), events.data(), static_cast<int>(events.size()), 0);
@@ -60,7 +64,7 @@ std::vector<Listener::Connection> Listener::accept() {
             has_more = true;
             continue;
         }
-        const auto is_it = [&](const Pending& s) { return s.connection.socket.fd() == fd; };
+        const auto is_it = [&](const Pending& p) { return p.connection.socket.fd() == fd; };
         const auto found = std::find_if(pending_.begin(), pending_.end(), is_it);
         if (found == pending_.end()) continue;
         const bool goes_on = receive(found->connection);
@@ -85,12 +89,12 @@ bool Listener::receive(Connection& connection) const {
 }
 
 void Listener::accept_some() {
-    for (int i = 0; i < PendingLimits::kAtOnce; ++i) {
+    for (int i = 0; i < kAcceptsAtOnce; ++i) {
         Socket socket = accept_from(socket_);
         const bool is_full = !socket.open() && out_of_descriptors();
         if (!pending_.empty() && (is_full || (socket.open() && std::ssize(pending_) >= limits_.most)))
             pending_.erase(pending_.begin());
-        else if (is_full)  // the event would come again and again; the next accept() tries once more
+        else if (is_full)  // or poll() would return at once; the next accept() tries again
             set_accepting(false);
         if (!socket.open()) return;
         Pending pending;

@@ -1,6 +1,6 @@
-// comm/tcp/listener.h: the listening socket of a rank or of the hub, and its pending connections, which have not proved
-// yet that they belong to the job. Other programs, such as port scanners, connect too: pending connections are bounded
-// in number, size and time, and one that sends nothing costs only its descriptor.
+// comm/tcp/listener.h: a listening socket, and its pending connections, which have not proved yet that they belong to
+// the job. Other programs, such as port scanners, connect too, so pending connections are bounded in number, size and
+// time, and one that sends nothing costs only its descriptor.
 #pragma once
 
 #include <cstddef>
@@ -15,17 +15,15 @@ namespace tutti::comm::tcp {
 
 Clock::duration seconds(double s);
 
-// With more, the oldest pending connection is closed: a queue full of silent connections would block the ranks, and a
-// rank whose connection is closed reconnects.
+// If there are too many pending connections, the oldest is closed: silent ones must not keep the ranks out, and a rank
+// whose connection is closed reconnects.
 struct PendingLimits {
-    static constexpr int kAtOnce = 16;  // accepted before something else is done
-    ptrdiff_t most = 0;                 // at a time
-    Clock::duration time{};             // then closed
+    ptrdiff_t most = 0;      // connections
+    Clock::duration time{};  // until a connection is closed
     static PendingLimits of(int size, double timeout_s);
 };
 
-// What a rank sends first: `bytes` of them, of which the first are `head`; a connection that begins otherwise is
-// closed.
+// The required first message of a connection: `bytes` bytes that begin with `head`. Other connections are closed.
 struct FirstMessage {
     std::string head;
     size_t bytes = 0;
@@ -37,19 +35,19 @@ class Listener {
     struct Connection {
         Socket socket;
         Nonce challenge{};
-        std::string first;  // the first message, to be proved; nothing behind it has been read
+        std::string first;  // the first message, whose proof is not checked yet; nothing after it has been read
     };
 
     // Closed: without a socket, fd() is -1 and accept() finds nothing.
     Listener() = default;
     Listener(Socket socket, const PendingLimits& limits, FirstMessage first, Greeting greeting);
     const Socket& socket() const { return socket_; }
-    // For poll(): readable when accept() has something to do; -1 when closed.
+    // For poll(): readable if accept() has something to do; -1 if closed.
     int fd() const { return events_.fd(); }
-    // Whether a pending connection has run out of time, which no event tells.
+    // Whether accept() has to close a pending connection or to accept again, which makes fd() not readable.
     bool is_overdue() const;
-    // Does not block. Accepts connections, sends greetings, reads and closes pending ones; returns those whose first
-    // message is complete.
+    // Accepts connections, sends greetings, reads from pending connections and closes them; returns those whose first
+    // message is complete. Does not block.
     std::vector<Connection> accept();
 
   private:
@@ -61,11 +59,11 @@ class Listener {
     bool receive(Connection& connection) const;  // false: the connection is over
     void accept_some();
 
-    Socket socket_, events_;  // events_: an epoll instance
+    Socket socket_, events_;  // events_: epoll
     PendingLimits limits_;
     FirstMessage first_;
     Greeting greeting_;
-    bool is_paused_ = false;        // no descriptor was left to accept with
+    bool is_paused_ = false;        // does not accept, because no descriptor was left
     std::vector<Pending> pending_;  // the oldest first
 };
 

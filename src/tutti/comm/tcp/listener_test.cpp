@@ -33,8 +33,8 @@ Socket connected(const Listener& listener) {
 
 void say(const Socket& socket, std::string_view text) { ASSERT_EQ(send_some(socket, text), text.size()); }
 
-// What has come so far, and whether the other end has closed.
-Arrived heard(const Socket& socket) { return receive_some(socket, 100); }
+// What has arrived so far, and whether the peer has closed the connection.
+ReceivedBytes heard(const Socket& socket) { return receive_some(socket, 100); }
 
 template <class Condition>
 bool accept_until(Listener& listener, std::vector<Listener::Connection>& connections, const Condition& condition) {
@@ -45,7 +45,7 @@ bool accept_until(Listener& listener, std::vector<Listener::Connection>& connect
     return true;
 }
 
-TEST(Listener, HandsOverWhoCompletesTheFirstMessageAndClosesWhoBeginsOtherwise) {
+TEST(Listener, ReturnsConnectionsWithACompleteFirstMessageAndClosesOthers) {
     Listener listener = listener_of(8, 1h);
     const Socket rank = connected(listener), other = connected(listener), endless = connected(listener),
                  early = connected(listener);
@@ -66,7 +66,7 @@ TEST(Listener, HandsOverWhoCompletesTheFirstMessageAndClosesWhoBeginsOtherwise) 
     EXPECT_TRUE(listener.accept().empty());
 }
 
-TEST(Listener, ClosesTheOldestOfTooManyAndWhoIsLate) {
+TEST(Listener, ClosesTheOldestOfTooManyConnectionsAndLateOnes) {
     constexpr size_t kMost = 3;
     Listener listener = listener_of(kMost, 1h);
     std::vector<Socket> callers;
@@ -92,9 +92,8 @@ TEST(Listener, ClosesTheOldestOfTooManyAndWhoIsLate) {
     EXPECT_TRUE(connections.empty());
 }
 
-// Without a descriptor to accept with, the oldest pending connection makes room; without any the listener waits in
-// silence.
-TEST(Listener, GoesOnWithoutDescriptors) {
+// If no descriptor is left, the oldest pending connection is closed; if none is pending, the listener waits.
+TEST(Listener, SurvivesALackOfDescriptors) {
     Listener listener = listener_of(8, 1h);
     std::vector<Listener::Connection> connections;
     const Socket first = connected(listener);
@@ -114,7 +113,7 @@ TEST(Listener, GoesOnWithoutDescriptors) {
     EXPECT_FALSE(listener.is_overdue());
 }
 
-TEST(Listener, OfNobodyIsClosed) {
+TEST(Listener, IsClosedByDefault) {
     Listener listener;
     EXPECT_EQ(listener.fd(), -1);
     EXPECT_FALSE(listener.is_overdue());

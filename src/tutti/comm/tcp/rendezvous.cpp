@@ -20,20 +20,21 @@ constexpr int kPorts = 16;
 std::string required(const Launch& launch, const Environment& environment, const char* name) {
     const auto text = environment(name);
     check<UsageError>(text && !text->empty(), "ranks started by ", name_of(launch.launcher), " (", launch.evidence,
-                      ") meet over TCP, and the variable ", name,
-                      " is not set; set it, or TUTTI_RENDEZVOUS=HOST:PORT with a host and a free port of rank 0");
+                      ") connect over TCP, but the variable ", name,
+                      " is not set; set it, or TUTTI_RENDEZVOUS=HOST:PORT to the host and a free port of rank 0");
     return *text;
 }
 
 int number(const char* name, const std::string& text, int most) {
     const int value = parse_number<int>(text).value_or(-1);
-    check<UsageError>(value >= 0 && value <= most, name, " must be a whole number up to ", most, ", got '", text, "'");
+    check<UsageError>(value >= 0 && value <= most, name, " must be a whole number from 0 to ", most, ", got '", text,
+                      "'");
     return value;
 }
 
 int port_of(const char* name, const std::string& text) {
     const int port = number(name, text, 65535 - kPorts);
-    check<UsageError>(port > 0, name, " must be a port above 0");
+    check<UsageError>(port > 0, name, " must be a port above 0, got '", text, "'");
     return port;
 }
 
@@ -72,7 +73,7 @@ std::string first_host(const std::string& nodes) {
             continue;
         }
         const size_t close = nodes.find(']', i), end = nodes.find_first_of("-,]", i + 1);
-        check<UsageError>(close != std::string::npos, "a list of hosts without its ']': '", nodes, "'");
+        check<UsageError>(close != std::string::npos, "the list of nodes '", nodes, "' lacks a ']'");
         host += nodes.substr(i + 1, end - i - 1);
         i = close;
     }
@@ -93,7 +94,7 @@ Rendezvous rendezvous_of(const Launch& launch, const Environment& environment) {
                     .origin = "TUTTI_ADDRESS, TUTTI_PORT",
                     .one_host = launch.local_size == launch.size};
         case Launcher::torchrun:
-            // Ranks of one machine need no host name and open no port to other machines.
+            // Ranks of one machine need no host name, and open no port to other machines.
             return {.host = launch.local_size == launch.size ? "127.0.0.1" : value("MASTER_ADDR"),
                     .port = port_of("MASTER_PORT", value("MASTER_PORT")) + 1,
                     .ports = kPorts,
@@ -110,7 +111,7 @@ Rendezvous rendezvous_of(const Launch& launch, const Environment& environment) {
             const char* nodes = environment("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
             const auto id = number("SLURM_JOB_ID", value("SLURM_JOB_ID"), 2147483647);
             const auto step = number("SLURM_STEP_ID", environment("SLURM_STEP_ID").value_or("0"), 2147483647);
-            // Below the ports that Linux gives to connections (32768 and up).
+            // Below the ephemeral ports of Linux (32768 and up).
             return {.host = first_host(value(nodes)),
                     .port = 15000 + static_cast<int>((int64_t{id} * 64 + step % 64) % 1000) * kPorts,
                     .ports = kPorts,
@@ -120,9 +121,10 @@ Rendezvous rendezvous_of(const Launch& launch, const Environment& environment) {
         }
         default: break;
     }
-    throw UsageError(concat("ranks started by ", name_of(launch.launcher), " (", launch.evidence,
-                            ") can meet over TCP only at TUTTI_RENDEZVOUS=HOST:PORT, a host and a free port of rank 0, "
-                            "which is not set"));
+    throw UsageError(
+        concat("ranks started by ", name_of(launch.launcher), " (", launch.evidence,
+               ") can connect over TCP only at TUTTI_RENDEZVOUS=HOST:PORT, the host and a free port of rank "
+               "0, which is not set"));
 }
 
 std::string Rendezvous::local_name(int at) const {
@@ -130,7 +132,7 @@ std::string Rendezvous::local_name(int at) const {
     return concat("tutti-", geteuid(), "-", at, "-", to_hex(std::span(of_job).first(8)));
 }
 
-std::string Rendezvous::place() const {
+std::string Rendezvous::text() const {
     if (one_host) return concat("the local socket ", local_name(port), " (", origin, ")");
     return concat(host, ":", port, ports > 1 ? concat(" to ", port + ports - 1) : "", " (", origin, ")");
 }
@@ -167,9 +169,9 @@ std::optional<Join> read_join(std::string_view bytes, const Key& key, const Nonc
     std::memcpy(&join, bytes.data(), sizeof join);
     if (!is_same(join.proof, proof_of(join, key, challenge))) return std::nullopt;
     Contact& contact = join.contact;
-    // Another version, or a rank of another job, which tries the next port for its own hub.
+    // Another version, or a rank of another job, which will try the next port.
     if (text_of(contact.magic) != kMagic || text_of(contact.job) != job) return std::nullopt;
-    contact.memory_space.back() = contact.host.back() = contact.address.back() = '\0';  // they are read as C strings
+    contact.memory_space.back() = contact.host.back() = contact.address.back() = '\0';  // read as C strings
     return join;
 }
 
@@ -192,10 +194,9 @@ std::optional<std::string> read_answer(std::string_view bytes, const Key& key, c
 
 namespace {
 
-// How often the thread checks whether it should end.
-constexpr int kLookMs = 50;
+constexpr int kPollMs = 50;  // between checks whether the thread must end
 
-// A `join` of its one size; nothing else is read before the proof.
+// A join, which has a fixed size.
 FirstMessage first_frame() {
     const std::string frame = to_bytes(Frame::Type::join, std::string(sizeof(Join), '\0'));
     return {.head = frame.substr(0, frame.size() - sizeof(Join)), .bytes = frame.size()};
@@ -214,8 +215,8 @@ Hub::Hub(const Rendezvous& rendezvous, int size, double timeout_s)
     for (int port = rendezvous.port; !listener.open() && port < rendezvous.port + rendezvous.ports; ++port)
         listener = rendezvous.one_host ? listen_locally(rendezvous.local_name(port))
                                        : listen_on(is_loopback(rendezvous.host), port);
-    check(listener.open(), "rank 0 cannot listen at ", rendezvous.place(),
-          ", where the ranks are to meet: taken by another program? TUTTI_RENDEZVOUS=HOST:PORT names another place");
+    check(listener.open(), "rank 0 cannot listen at ", rendezvous.text(),
+          ", the rendezvous of the ranks; if another program listens there, set TUTTI_RENDEZVOUS=HOST:PORT");
     listener_ = Listener(std::move(listener), PendingLimits::of(size, timeout_s), first_frame(),
                          [](const Nonce& challenge) { return to_bytes(Frame::Type::challenge, bytes_of(challenge)); });
     thread_ = std::thread([this] { run(); });
@@ -233,24 +234,25 @@ Hub::~Hub() {
 void Hub::run() {
     const auto until = Clock::now() + seconds(timeout_s_);
     while (!stopping_) {
-        turn();
-        if (!running_ && failure_.empty() && joined_ == size_) give_tables();
+        handle_events();
+        if (!running_ && failure_.empty() && joined_ == size_) send_tables();
         if (!running_ && failure_.empty() && Clock::now() > until) {
-            fail(concat(missing(), " of ", size_, " ranks did not connect to ", rendezvous_.place(), " within ",
-                        timeout_s_, " s (comm.timeout_s): never started, ",
+            fail(concat(missing_ranks(), " of ", size_, " ranks did not connect to ", rendezvous_.text(), " within ",
+                        timeout_s_, " s (comm.timeout_s): not started, ",
                         rendezvous_.one_host ? "or of another user"
-                                             : concat("cut off from that address, or without the secret of this job (",
+                                             : concat("without a route to that address, or without the secret of this "
+                                                      "job (",
                                                       rendezvous_.secret.origin(), ")")));
         }
-        all_gone_ = running_ && std::all_of(members_.begin(), members_.end(), [](const Member& g) { return g.gone; });
+        all_gone_ = running_ && std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.gone; });
     }
 }
 
-void Hub::turn() {
+void Hub::handle_events() {
     std::vector<pollfd> watched = {{.fd = listener_.fd(), .events = POLLIN, .revents = 0}};
     for (const Member& member : members_)
         watched.push_back({.fd = member.gone ? -1 : member.socket.fd(), .events = POLLIN, .revents = 0});
-    poll(watched.data(), watched.size(), kLookMs);
+    poll(watched.data(), watched.size(), kPollMs);
     for (size_t i = 0; i + 1 < watched.size(); ++i)
         if (watched[i + 1].revents != 0) receive(members_[i]);
     for (Listener::Connection& connection : listener_.accept()) admit(std::move(connection));
@@ -280,15 +282,16 @@ bool Hub::answer(Member& member, Frame::Type type, std::string_view text) const 
 
 std::string Hub::refusal_of(const Contact& contact) const {
     if (contact.size != size_ || contact.rank < 0 || contact.rank >= size_)
-        return concat("it is rank ", contact.rank, " of ", contact.size, ", rank 0 was started as one of ", size_,
+        return concat("it was started as rank ", contact.rank, " of ", contact.size, ", rank 0 as one of ", size_,
                       " ranks");
     if (!failure_.empty()) return failure_;
-    const Contact& place = contacts_[to_size(contact.rank)];
-    return place.size == 0 ? ""
-                           : concat("rank ", contact.rank, " is connected already, from host ", text_of(place.host));
+    const Contact& earlier = contacts_[to_size(contact.rank)];
+    return earlier.size == 0
+               ? ""
+               : concat("rank ", contact.rank, " is connected already, from host ", text_of(earlier.host));
 }
 
-// Without the right proof, silence.
+// Does not answer without a valid proof.
 void Hub::admit(Listener::Connection connection) {
     const std::string_view frame = connection.first;
     const auto join = read_join(frame.substr(frame.size() - sizeof(Join)), key_, connection.challenge, rendezvous_.job);
@@ -313,23 +316,23 @@ void Hub::admit(Listener::Connection connection) {
     members_.push_back(std::move(member));
 }
 
-// The contacts of all ranks, after a number of this rendezvous (tcp_wire.h: links).
-void Hub::give_tables() {
+// Sends the contacts of all ranks, after a nonce of this rendezvous, from which the key of links derives (tcp_wire.h).
+void Hub::send_tables() {
     running_ = true;
-    listener_ = {};  // all ranks are here: from now on no other program can reach the hub
+    listener_ = {};  // all ranks have joined: from now on, no other program can connect
     std::string body(bytes_of(fresh_nonce()));
     body.append(reinterpret_cast<const char*>(contacts_.data()), contacts_.size() * sizeof(Contact));
     for (Member& member : members_)
         if (!member.gone) answer(member, Frame::Type::table, body);
 }
 
-void Hub::fail(const std::string& reason, int but) {
+void Hub::fail(const std::string& reason, int except) {
     if (failure_.empty()) failure_ = reason;
     for (Member& member : members_)
-        if (!member.gone && member.rank != but) send_frame(member.socket, Frame::Type::abort, reason);
+        if (!member.gone && member.rank != except) send_frame(member.socket, Frame::Type::abort, reason);
 }
 
-std::string Hub::missing() const {
+std::string Hub::missing_ranks() const {
     std::string text;
     int count = 0;
     for (int rank = 0; rank < size_; ++rank)

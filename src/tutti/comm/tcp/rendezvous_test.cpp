@@ -1,4 +1,4 @@
-// The address at which ranks meet, from the environments of launchers.
+// The address of the rendezvous, from the environments of launchers.
 #include "tutti/comm/tcp/rendezvous.h"
 
 #include <gtest/gtest.h>
@@ -86,7 +86,7 @@ TEST(Rendezvous, OfPodsIsTheMaster) {
     EXPECT_EQ(m.ports, 1);
 }
 
-// Two jobs of one user at one port do not meet, and a name fits what the system allows.
+// Two jobs of one user at one port have different local names, which are not too long.
 TEST(Rendezvous, LocalNamesAreOfAJob) {
     Variables v = kTorchrun;
     v["LOCAL_WORLD_SIZE"] = "8";
@@ -118,7 +118,7 @@ TEST(Rendezvous, WhatIsMissingOrWrongIsNamed) {
     EXPECT_NE(error_of(v).find("the variable MASTER_ADDR is not set"), std::string::npos) << error_of(v);
     v = kTorchrun;
     v["MASTER_PORT"] = "70000";
-    EXPECT_EQ(error_of(v), "MASTER_PORT must be a whole number up to 65519, got '70000'");
+    EXPECT_EQ(error_of(v), "MASTER_PORT must be a whole number from 0 to 65519, got '70000'");
 }
 
 }  // namespace

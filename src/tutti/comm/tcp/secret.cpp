@@ -23,14 +23,14 @@ namespace {
 
 constexpr size_t kShortest = 16;  // of a secret, in bytes
 
-// A network file system may remember for a minute that a file was not there, unless the directory is opened again.
+// Network file systems may cache for a minute that a file does not exist; opening the directory invalidates the cache.
 void refresh(const std::string& directory) {
     if (DIR* opened = opendir(directory.c_str())) closedir(opened);
 }
 
 }  // namespace
 
-// Not std::random_device: libstdc++ 12 takes that from glibc 2.36, and the packages run on 2.35.
+// std::random_device of libstdc++ 12 needs glibc 2.36, but the packages must run on 2.35.
 Nonce fresh_nonce() {
     Nonce nonce{};
     check(getrandom(nonce.data(), nonce.size(), 0) == static_cast<ssize_t>(nonce.size()),
@@ -43,7 +43,7 @@ std::string fresh_hex() { return to_hex(fresh_nonce()); }
 Proof prove(const Key& key, std::string_view label, std::initializer_list<std::string_view> parts) {
     crypto_generichash_state state;
     crypto_generichash_init(&state, key.data(), key.size(), sizeof(Proof));
-    const auto add = [&](std::string_view part) {  // with its length, so that no two lists of parts are the same bytes
+    const auto add = [&](std::string_view part) {  // with its length, so that different lists have different bytes
         const uint64_t size = part.size();
         crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(&size), sizeof size);
         crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(part.data()), part.size());
@@ -75,10 +75,9 @@ Secret::Secret(const std::string& setting, const std::string& run_directory, con
         file_ = *file;
     } else {
         check<UsageError>(!run_directory.empty(),
-                          "ranks of several hosts meet over TCP and need a shared secret: set "
-                          "comm.secret to the path of a file, or TUTTI_SECRET, or TUTTI_SECRET_FILE to a file, on "
-                          "every rank; TUTTI_SECRET=none lets any "
-                          "program that reaches the port of rank 0 join");
+                          "ranks of several hosts that connect over TCP need a shared secret: on every rank, set "
+                          "comm.secret or TUTTI_SECRET_FILE to the path of a file, or TUTTI_SECRET to the secret; "
+                          "TUTTI_SECRET=none lets any program join that reaches the port of rank 0");
         file_ = (std::filesystem::path(run_directory) / kSecretFile).string();
         is_of_run_ = true;
     }
@@ -89,7 +88,7 @@ void Secret::make() const {
     const std::filesystem::path path = file_;
     std::error_code error;
     std::filesystem::create_directories(path.parent_path(), error);
-    // Complete before it has its name; a link never replaces a file that is there.
+    // The file is complete before it gets its name, and link() never replaces an existing file.
     const std::string text = fresh_hex() + "\n", unnamed = file_ + ".tmp." + fresh_hex();
     const int fd = ::open(unnamed.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     const bool is_written = fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
@@ -100,7 +99,7 @@ void Secret::make() const {
         ::unlink(unnamed.c_str());
     }
     check(is_written, "the secret of this job cannot be written to ", file_, ": ", std::strerror(code),
-          "; TUTTI_SECRET on every rank replaces the file");
+          "; TUTTI_SECRET, set on every rank, makes the file unnecessary");
 }
 
 std::optional<Key> Secret::key(std::string& why) const {
@@ -113,9 +112,8 @@ std::optional<Key> Secret::key(std::string& why) const {
         if (!in || stat(file_.c_str(), &status) != 0) {
             why = concat(
                 file_, ", the secret of this job, cannot be read: ", std::strerror(errno),
-                is_of_run_
-                    ? " (rank 0 makes it; is the run directory the same one on every host? Else set TUTTI_SECRET)"
-                    : "");
+                is_of_run_ ? " (rank 0 makes it; is the run directory shared by all hosts? Otherwise set TUTTI_SECRET)"
+                           : "");
             check<UsageError>(is_of_run_ && errno == ENOENT, why);
             return std::nullopt;
         }
@@ -126,8 +124,8 @@ std::optional<Key> Secret::key(std::string& why) const {
         text = all.str();
     }
     while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) text.pop_back();
-    check<UsageError>(text.size() >= kShortest, origin(), ": the secret of a job needs ", kShortest,
-                      " bytes or more, got ", text.size(), "; `openssl rand -hex 32` makes a good one");
+    check<UsageError>(text.size() >= kShortest, origin(), ": the secret of a job must have at least ", kShortest,
+                      " bytes, got ", text.size(), "; `openssl rand -hex 32` prints a good one");
     return prove({}, "tutti key 1", {text});
 }
 

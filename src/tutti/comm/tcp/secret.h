@@ -1,6 +1,6 @@
-// comm/tcp/secret.h: the proof that a process belongs to a job: a keyed hash (BLAKE2b of libsodium) over fresh random
-// numbers of both ends, never the secret itself. What is proved: this end knows the secret of the job, now. Nothing is
-// encrypted, and changes of packets after the proof are not detected (SECURITY.md).
+// comm/tcp/secret.h: the proof that a process knows the secret of its job: a keyed hash (BLAKE2b of libsodium) of
+// nonces of both ends. The secret itself is never sent. What follows the proof is neither encrypted nor authenticated
+// (SECURITY.md).
 #pragma once
 
 #include <array>
@@ -15,14 +15,15 @@ namespace tutti::comm::tcp {
 
 using Key = std::array<unsigned char, 32>;
 using Proof = std::array<unsigned char, 32>;
-using Nonce = std::array<unsigned char, 32>;  // used once
+using Nonce = std::array<unsigned char, 32>;  // a random number, used once
 
 Nonce fresh_nonce();
-std::string fresh_hex();  // a nonce in 64 digits
+std::string fresh_hex();  // a nonce as 64 hexadecimal digits
 
-// `label` names what is proved and the direction, so that a proof is valid for nothing else. Parts of any bytes.
+// The keyed hash of `parts`, which may have any bytes. `label` names the purpose and the direction, for which alone the
+// proof is valid.
 Proof prove(const Key& key, std::string_view label, std::initializer_list<std::string_view> parts);
-// In constant time, for texts of one length.
+// In constant time for texts of equal length.
 bool is_same(const Proof& a, const Proof& b);
 bool is_same(std::string_view a, std::string_view b);
 
@@ -31,22 +32,21 @@ std::string_view bytes_of(const T& object) {
     return {reinterpret_cast<const char*>(&object), sizeof object};
 }
 
-// Where the ranks of a job on several hosts find its secret.
+// The secret of a job on several hosts.
 class Secret {
   public:
-    Secret() = default;  // none: the key is zero
-    // `setting`: the path of a file, none or auto. auto: TUTTI_SECRET, the secret itself, or "none"; else
-    // TUTTI_SECRET_FILE, a path; else the file kSecretFile of `run_directory`, which rank 0 makes. UsageError where
-    // `run_directory` is "" and nothing else is given.
+    Secret() = default;  // no secret: the key is zero
+    // `setting`: comm.secret, the path of a file, "none" or "auto". auto: TUTTI_SECRET, the secret itself or "none";
+    // else the file that TUTTI_SECRET_FILE names; else the file kSecretFile in `run_directory`, which rank 0 makes.
+    // UsageError if `run_directory` is "" and nothing else is given.
     Secret(const std::string& setting, const std::string& run_directory, const Environment& environment);
 
-    // Creates the file in the run directory, readable by this user only. An existing file, of another rank or an
-    // earlier start, is used: processes of this user may join.
+    // Creates the file in the run directory, readable by this user only, unless it exists.
     void make() const;
-    // Nothing while the file is not there yet, with the reason in `why`. UsageError for a secret under 16 bytes, and
-    // for a file that every user can read.
+    // nullopt while that file does not exist, with the reason in `why`. UsageError for another file that cannot be
+    // read, a file that every user can read, and a secret of fewer than 16 bytes.
     std::optional<Key> key(std::string& why) const;
-    std::string origin() const;  // "TUTTI_SECRET", "the file runs/a/comm.secret": for messages
+    std::string origin() const;  // for error messages: "TUTTI_SECRET", "the file runs/a/comm.secret"
 
   private:
     std::string text_, file_;

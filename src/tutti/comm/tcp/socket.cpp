@@ -57,7 +57,7 @@ Addresses addresses_of(const std::string& host, int port, int flags, std::string
     hints.ai_socktype = SOCK_STREAM;
     hints.ai_flags = flags;
     if (const int code = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found); code != 0)
-        why = concat("the host name ", host, " is not known: ", gai_strerror(code));
+        why = concat("the host name ", host, " cannot be resolved: ", gai_strerror(code));
     return {found, freeaddrinfo};
 }
 
@@ -76,11 +76,12 @@ class LocalAddress {
   public:
     explicit LocalAddress(const std::string& name) : name_size_(name.size()) {
         address_.sun_family = AF_UNIX;
-        check(name.size() < sizeof address_.sun_path, "a local socket's name of ", name.size(), " bytes");
+        check(name.size() < sizeof address_.sun_path, "the name of a local socket has ", name.size(),
+              " bytes, required fewer than ", sizeof address_.sun_path);
         name.copy(address_.sun_path + 1, name.size());
     }
     const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address_); }
-    // Without a name: the family alone, for which the system chooses one.
+    // Without a name: the family alone, so the system chooses a name.
     socklen_t size() const { return static_cast<socklen_t>(name_size_ > 0 ? kLocalHead + name_size_ : kLocalHead - 1); }
 
   private:
@@ -88,7 +89,7 @@ class LocalAddress {
     size_t name_size_;
 };
 
-// Why a local connection is refused, whose other end is of another user; "": it is not, or the connection is not local.
+// The error for a local connection whose peer is of another user; "" for others.
 std::string foreign_owner(const Socket& socket) {
     int domain = 0;
     socklen_t size = sizeof domain;
@@ -111,51 +112,27 @@ Socket& Socket::operator=(Socket&& other) noexcept {
     return *this;
 }
 
-Socket listen_on(bool loopback, int port) {
-    // An IPv6 socket accepts IPv4 too, except on the loopback address; a machine without IPv6 has IPv4 alone.
-    for (const int family : {AF_INET6, AF_INET}) {
-        if (loopback && family == AF_INET6) continue;
-        Socket socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        if (!socket.open()) continue;
-        const int on = 1, off = 0;
-        setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-        int code = -1;
-        if (family == AF_INET6) {
-            setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-            sockaddr_in6 address{};
-            address.sin6_family = AF_INET6;
-            address.sin6_addr = in6addr_any;
-            address.sin6_port = htons(static_cast<uint16_t>(port));
-            code = bind(socket.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
-        } else {
-            sockaddr_in address{};
-            address.sin_family = AF_INET;
-            address.sin_addr.s_addr = htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY);
-            address.sin_port = htons(static_cast<uint16_t>(port));
-            code = bind(socket.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
-        }
-        if (code != 0 || listen(socket.fd(), 1024) != 0) {
-            if (errno == EADDRINUSE) return {};
-            continue;
-        }
-        set_up(socket.fd());
-        return socket;
-    }
-    return {};
-}
-
 Socket listen_at(const std::string& address, int port, std::string& why) {
     const Addresses one = addresses_of(address, port, AI_NUMERICHOST, why);
     if (!one) return {};
     Socket socket(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const int on = 1;
+    const int on = 1, off = 0;
     if (socket.open()) setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (socket.open() && one->ai_family == AF_INET6)
+        setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     if (!socket.open() || bind(socket.fd(), one->ai_addr, one->ai_addrlen) != 0 || listen(socket.fd(), 1024) != 0) {
         why = std::strerror(errno);
         return {};
     }
     set_up(socket.fd());
     return socket;
+}
+
+Socket listen_on(bool loopback, int port) {
+    std::string why;
+    if (loopback) return listen_at("127.0.0.1", port, why);
+    Socket socket = listen_at("::", port, why);  // accepts IPv4 too
+    return socket.open() || errno == EADDRINUSE ? std::move(socket) : listen_at("0.0.0.0", port, why);
 }
 
 int port_of(const Socket& listener) {
@@ -201,7 +178,7 @@ Socket connect_locally(const std::string& name, Clock::time_point until, std::st
             return why.empty() ? std::move(socket) : Socket();
         }
         why = concat("the local socket ", name, ": ", std::strerror(errno));
-        if (errno != EAGAIN || Clock::now() > until) return {};  // EAGAIN: many wait there
+        if (errno != EAGAIN || Clock::now() > until) return {};  // EAGAIN: the listener's queue is full
     }
 }
 
@@ -251,24 +228,24 @@ std::string address_of_peer(const Socket& socket) {
 }
 
 bool is_loopback(const std::string& host) {
-    const bool numeric = host.find_first_not_of("0123456789.") == std::string::npos;  // 127.example.com is none
+    const bool numeric = host.find_first_not_of("0123456789.") == std::string::npos;  // unlike 127.example.com
     return host == "localhost" || host == "::1" || (numeric && host.starts_with("127."));
 }
 
-Arrived receive_some(const Socket& socket, size_t most) {
-    Arrived arrived;
+ReceivedBytes receive_some(const Socket& socket, size_t most) {
+    ReceivedBytes received;
     std::array<char, 4096> piece;
-    while (arrived.bytes.size() < most) {
-        const ssize_t n = recv(socket.fd(), piece.data(), std::min(piece.size(), most - arrived.bytes.size()), 0);
+    while (received.bytes.size() < most) {
+        const ssize_t n = recv(socket.fd(), piece.data(), std::min(piece.size(), most - received.bytes.size()), 0);
         if (n > 0) {
-            arrived.bytes.append(piece.data(), to_size(n));
+            received.bytes.append(piece.data(), to_size(n));
             continue;
         }
         if (n < 0 && errno == EINTR) continue;
-        arrived.ended = n == 0 || errno != EAGAIN;
+        received.ended = n == 0 || errno != EAGAIN;
         break;
     }
-    return arrived;
+    return received;
 }
 
 std::optional<size_t> send_some(const Socket& socket, std::string_view bytes) {
@@ -313,18 +290,10 @@ bool send_frame(const Socket& socket, Frame::Type type, std::string_view body) {
 }
 
 std::optional<Frame> FrameReader::read(const Socket& socket, size_t longest) {
-    std::array<char, 4096> piece;
-    while (!closed_ && buffer_.size() < kFrameHead + longest) {
-        const ssize_t n = recv(socket.fd(), piece.data(), piece.size(), 0);
-        if (n > 0) {
-            buffer_.append(piece.data(), to_size(n));
-            if (to_size(n) < piece.size()) break;
-        } else if (n < 0 && errno == EINTR) {
-            continue;
-        } else {
-            closed_ = n == 0 || errno != EAGAIN;
-            break;
-        }
+    if (!closed_ && buffer_.size() < kFrameHead + longest) {
+        const ReceivedBytes received = receive_some(socket, kFrameHead + longest - buffer_.size());
+        buffer_ += received.bytes;
+        closed_ = received.ended;
     }
     return take(longest);
 }
@@ -333,7 +302,7 @@ std::optional<Frame> FrameReader::take(size_t longest) {
     if (buffer_.size() < kFrameHead) return std::nullopt;
     uint32_t length = 0;
     std::memcpy(&length, buffer_.data(), sizeof length);
-    if (length > longest) {  // not our protocol
+    if (length > longest) {  // another protocol
         closed_ = true;
         buffer_.clear();
         return std::nullopt;

@@ -15,8 +15,8 @@
 #include "tutti/base/ceil_div.h"
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
+#include "tutti/comm/processes/process_world.h"
 #include "tutti/comm/progress.h"
-#include "tutti/comm/tcp/tcp_world.h"
 #include "tutti/device/device.h"
 
 namespace tutti::comm::tcp {
@@ -25,40 +25,41 @@ namespace {
 
 constexpr int64_t kEager = 32 << 10;
 constexpr int64_t kPage = 4096;
-constexpr double kConnect = 0.9;  // of the time-out, for a connection
+constexpr double kConnectShare = 0.9;  // of the time-out, for a connection
 
 }  // namespace
 
 // --- memory of the host ----------------------------------------------------------------------------------------------
 
-// The memory of the host's first rank; the others open it through that process, so that nothing is left when all are
-// killed.
+// The memory of the host's first rank. The others open it through that process, so that nothing is left behind if all
+// are killed.
 std::byte* TcpWire::share(int64_t bytes) {
-    const int first = place_.locals.front();
-    const auto counters = round_up(static_cast<int64_t>(place_.locals.size() * sizeof(uint32_t)), kPage);
+    const int first = topology_.locals.front();
+    const auto counters = round_up(static_cast<int64_t>(topology_.locals.size() * sizeof(uint32_t)), kPage);
     window_bytes_ = counters + bytes;
     const Contact& contact = contacts_[to_size(first)];
     const std::string path = concat("/proc/", contact.process, "/fd/", contact.memory);
-    if (first == place_.rank) {
-        check(ftruncate(memory_.fd(), window_bytes_) == 0, "no shared memory of ", bytes, " bytes for ",
-              place_.locals.size(), " ranks of host ", name_of(first), ": ", std::strerror(errno));
+    if (first == topology_.rank) {
+        check(ftruncate(memory_.fd(), window_bytes_) == 0, name_of(first), " cannot allocate ", bytes,
+              " bytes of shared memory for the ", topology_.locals.size(),
+              " ranks of its host: ", std::strerror(errno));
     } else {
         memory_ = Socket(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-        check(memory_.open(), "rank ", place_.rank, " cannot open the memory of rank ", first, " (", path,
-              "): ", std::strerror(errno), "; the ranks of a host must be of one user");
+        check(memory_.open(), "rank ", topology_.rank, " cannot open the memory of rank ", first, " (", path,
+              "): ", std::strerror(errno), "; all ranks of a host must belong to one user");
     }
     struct stat status {};
     const auto until = deadline();
     while (fstat(memory_.fd(), &status) == 0 && status.st_size < window_bytes_) {
-        check<TimedOut>(Clock::now() < until, "rank ", first, " has made no shared memory for more than ", timeout_s_,
-                        " s (comm.timeout_s)");
-        if (const auto reason = abort_received()) rethrow_reason(*reason);
+        check<TimedOut>(Clock::now() < until, "rank ", first,
+                        " has not allocated the shared memory of its host within ", timeout_s_, " s (comm.timeout_s)");
+        if (const auto reason = abort_received()) throw_reason(*reason);
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    void* place = mmap(nullptr, to_size(window_bytes_), PROT_READ | PROT_WRITE, MAP_SHARED, memory_.fd(), 0);
-    check(place != MAP_FAILED, "rank ", place_.rank, " cannot map ", window_bytes_,
+    void* address = mmap(nullptr, to_size(window_bytes_), PROT_READ | PROT_WRITE, MAP_SHARED, memory_.fd(), 0);
+    check(address != MAP_FAILED, "rank ", topology_.rank, " cannot map ", window_bytes_,
           " bytes of shared memory: ", std::strerror(errno));
-    window_ = static_cast<std::byte*>(place);
+    window_ = static_cast<std::byte*>(address);
     return window_ + counters;
 }
 
@@ -66,13 +67,13 @@ void TcpWire::barrier_of_host() {
     auto* counters = reinterpret_cast<std::atomic<uint32_t>*>(window_);
     ++barriers_;
     const auto until = deadline();
-    for (size_t i = 0; i < place_.locals.size(); ++i)
-        if (place_.locals[i] == place_.rank) counters[i] = barriers_;
-    for (size_t i = 0; i < place_.locals.size(); ++i)
+    for (size_t i = 0; i < topology_.locals.size(); ++i)
+        if (topology_.locals[i] == topology_.rank) counters[i] = barriers_;
+    for (size_t i = 0; i < topology_.locals.size(); ++i)
         while (counters[i] < barriers_) {
-            check<TimedOut>(Clock::now() < until, "rank ", place_.locals[i], " has not started within ", timeout_s_,
+            check<TimedOut>(Clock::now() < until, "rank ", topology_.locals[i], " has not started within ", timeout_s_,
                             " s (comm.timeout_s)");
-            if (const auto reason = abort_received()) rethrow_reason(*reason);
+            if (const auto reason = abort_received()) throw_reason(*reason);
             std::this_thread::sleep_for(std::chrono::microseconds(200));
         }
 }
@@ -80,7 +81,7 @@ void TcpWire::barrier_of_host() {
 // --- messages --------------------------------------------------------------------------------------------------------
 
 std::string TcpWire::name_of(int rank) const {
-    return concat("rank ", rank, " on host ", place_.host_names[to_size(rank)]);
+    return concat("rank ", rank, " on host ", topology_.host_names[to_size(rank)]);
 }
 
 TcpWire::Request TcpWire::new_request() {
@@ -97,13 +98,13 @@ TcpWire::Request TcpWire::new_request() {
 
 void TcpWire::finish(Request request) { complete_[to_size(request)] = true; }
 
-// A rank on the hub's machine may have connected over the loopback: others reach that rank at the hub's address.
+// A rank on the hub's host may have connected over the loopback address; others reach it at the hub's address.
 std::string TcpWire::address_of(int rank) const {
     const std::string seen = contacts_[to_size(rank)].address.data();
     return is_loopback(seen) ? rendezvous_address_ : seen;
 }
 
-std::string TcpWire::place_of(int rank) const {
+std::string TcpWire::full_address_of(int rank) const {
     return rendezvous_.one_host ? concat("the local socket ", contacts_[to_size(rank)].address.data())
                                 : concat(address_of(rank), ":", contacts_[to_size(rank)].port);
 }
@@ -117,11 +118,11 @@ void TcpWire::connect_peer(int to) {
                    ? connect_locally(contact.address.data(), Clock::now() + std::chrono::seconds(5), why)
                    : begin_connection(address_of(to), contact.port, why);
     if (!peer.out.open()) cannot_connect(to, why);
-    // Before the time-out of the operation that sends the message, which would know less.
-    peer.connect_until = Clock::now() + seconds(kConnect * timeout_s_);
+    // Before the time-out of the operation that sends the message, whose error would not name the cause.
+    peer.connect_until = Clock::now() + seconds(kConnectShare * timeout_s_);
 }
 
-// Made, and the other rank's challenge has come: the hello is then the first message of the queue.
+// Whether the link is connected and the challenge has arrived; the hello is then the first message of the queue.
 bool TcpWire::is_connected(int to) {
     Peer& peer = peers_[to_size(to)];
     if (peer.is_connected) return true;
@@ -130,20 +131,20 @@ bool TcpWire::is_connected(int to) {
     if (outcome) {
         const ssize_t n =
             recv(peer.out.fd(), peer.challenge.data() + peer.got, peer.challenge.size() - peer.got, MSG_DONTWAIT);
-        // While this rank computed, the other one took its connection for one that sends nothing.
+        // While this rank computed, the other rank closed the connection as one that sends nothing.
         if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) connect_peer(to);
         peer.got += n > 0 ? to_size(n) : 0;
     }
     if (peer.got < peer.challenge.size()) {
-        // A rank that computes takes the connection when it communicates next; what waits for its answer has a
-        // time-out.
+        // A rank that computes accepts the connection when it communicates next; the operation that waits for it has a
+        // time-out of its own.
         if (!outcome && Clock::now() >= peer.connect_until)
-            cannot_connect(to, concat("no answer within ", kConnect * timeout_s_, " s (", kConnect,
-                                      " of comm.timeout_s): its host is gone, or cut off from this one"));
+            cannot_connect(to, concat("no answer within ", kConnectShare * timeout_s_, " s (", kConnectShare,
+                                      " of comm.timeout_s): its host is gone, or unreachable from this one"));
         return false;
     }
-    peer.hello.header.tag = place_.rank;
-    peer.hello.proof = proof_of_link(peer.challenge, place_.rank, to);
+    peer.hello.header.tag = topology_.rank;
+    peer.hello.proof = proof_of_link(peer.challenge, topology_.rank, to);
     peer.queue.push_front(
         {.header = peer.hello.header, .data = reinterpret_cast<const std::byte*>(peer.hello.proof.data())});
     return peer.is_connected = true;
@@ -154,10 +155,10 @@ Proof TcpWire::proof_of_link(const Nonce& challenge, int from, int to) const {
 }
 
 void TcpWire::cannot_connect(int to, const std::string& why) {
-    fail(concat(name_of(place_.rank), " cannot connect to ", name_of(to), " at ", place_of(to), ": ", why));
+    fail(concat(name_of(topology_.rank), " cannot connect to ", name_of(to), " at ", full_address_of(to), ": ", why));
 }
 
-void TcpWire::push(int to, Outgoing message) {
+void TcpWire::push(int to, QueuedMessage message) {
     Peer& peer = peers_[to_size(to)];
     if (!peer.out.open()) connect_peer(to);
     peer.queue.push_back(message);
@@ -169,28 +170,28 @@ TcpWire::Request TcpWire::send(const void* data, int64_t bytes, int to, int tag)
     const Request request = new_request();
     const auto* from = static_cast<const std::byte*>(data);
     if (bytes <= kEager) {
-        push(to, {.header = {.kind = Kind::data, .tag = tag, .bytes = bytes}, .data = from, .request = request});
+        push(to, {.header = {.kind = HeaderKind::data, .tag = tag, .bytes = bytes}, .data = from, .request = request});
     } else {
         offers_[++last_number_] = {from, bytes, request};
-        push(to, {.header = {.kind = Kind::offer, .tag = tag, .bytes = bytes, .number = last_number_}});
+        push(to, {.header = {.kind = HeaderKind::offer, .tag = tag, .bytes = bytes, .number = last_number_}});
     }
     return request;
 }
 
 TcpWire::Request TcpWire::receive(void* data, int64_t bytes, int from, int tag) {
     const std::lock_guard lock(mutex_);
-    const Posted posted{static_cast<std::byte*>(data), bytes, new_request()};
+    const PostedReceive posted{static_cast<std::byte*>(data), bytes, new_request()};
     Peer& peer = peers_[to_size(from)];
-    const auto waiting = peer.arrived.find(tag);
-    if (waiting == peer.arrived.end()) {
+    const auto waiting = peer.unexpected.find(tag);
+    if (waiting == peer.unexpected.end()) {
         peer.posted[tag].push_back(posted);
         return posted.request;
     }
-    const Arrived message = std::move(waiting->second.front());
+    const UnexpectedMessage message = std::move(waiting->second.front());
     waiting->second.pop_front();
-    if (waiting->second.empty()) peer.arrived.erase(waiting);
-    check(message.bytes == bytes, "a message of ", message.bytes, " bytes came from ", name_of(from), ", not of ",
-          bytes);
+    if (waiting->second.empty()) peer.unexpected.erase(waiting);
+    check(message.bytes == bytes, "required a message of ", bytes, " bytes from ", name_of(from), ", got one of ",
+          message.bytes);
     if (message.offered) {
         grant(from, posted, message.number);
     } else {
@@ -200,11 +201,11 @@ TcpWire::Request TcpWire::receive(void* data, int64_t bytes, int from, int tag) 
     return posted.request;
 }
 
-void TcpWire::grant(int from, const Posted& posted, uint64_t offer) {
+void TcpWire::grant(int from, const PostedReceive& posted, uint64_t offer) {
     granted_[++last_number_] = posted;
-    // `bytes` of a grant: the number that the data will carry.
     push(from,
-         {.header = {.kind = Kind::grant, .tag = 0, .bytes = static_cast<int64_t>(last_number_), .number = offer}});
+         {.header = {
+              .kind = HeaderKind::grant, .tag = 0, .bytes = static_cast<int64_t>(last_number_), .number = offer}});
 }
 
 bool TcpWire::done(Request request) {
@@ -222,7 +223,7 @@ void TcpWire::progress() {
     for (size_t to = 0; to < peers_.size(); ++to)
         if (!peers_[to].queue.empty()) flush(static_cast<int>(to));
     std::vector<pollfd> watched = {{.fd = listener_.fd(), .events = POLLIN, .revents = 0}};
-    for (const Incoming& in : incoming_) watched.push_back({.fd = in.socket.fd(), .events = POLLIN, .revents = 0});
+    for (const IncomingLink& in : incoming_) watched.push_back({.fd = in.socket.fd(), .events = POLLIN, .revents = 0});
     poll(watched.data(), watched.size(), 0);
     for (size_t i = incoming_.size(); i-- > 0;)
         if (watched[i + 1].revents != 0 && !read(incoming_[i]))
@@ -231,15 +232,15 @@ void TcpWire::progress() {
     for (Listener::Connection& connection : listener_.accept()) admit(std::move(connection));
 }
 
-// If it is a rank of this job.
+// Keeps the connection if it is a link of a rank of this job.
 void TcpWire::admit(Listener::Connection connection) {
     Hello hello;
     std::memcpy(&hello, connection.first.data(), sizeof hello);
     const int from = hello.header.tag;
-    if (from < 0 || from >= place_.size ||
-        !is_same(hello.proof, proof_of_link(connection.challenge, from, place_.rank)))
+    if (from < 0 || from >= topology_.size ||
+        !is_same(hello.proof, proof_of_link(connection.challenge, from, topology_.rank)))
         return;
-    Incoming in;
+    IncomingLink in;
     in.socket = std::move(connection.socket);
     in.from = from;
     incoming_.push_back(std::move(in));
@@ -250,7 +251,7 @@ void TcpWire::flush(int to) {
     if (peer.queue.empty() || !is_connected(to)) return;
     constexpr auto kHead = static_cast<int64_t>(sizeof(Header));
     while (!peer.queue.empty()) {
-        Outgoing& message = peer.queue.front();
+        QueuedMessage& message = peer.queue.front();
         const int64_t data = message.data != nullptr ? message.header.bytes : 0;
         while (message.sent < kHead + data) {
             std::array<iovec, 2> parts{};
@@ -271,9 +272,9 @@ void TcpWire::flush(int to) {
     }
 }
 
-bool TcpWire::read(Incoming& in) {
+bool TcpWire::read(IncomingLink& in) {
     constexpr auto kHead = static_cast<int64_t>(sizeof(Header));
-    const auto has_data = [&] { return in.header.kind == Kind::data || in.header.kind == Kind::bulk; };
+    const auto has_data = [&] { return in.header.kind == HeaderKind::data || in.header.kind == HeaderKind::bulk; };
     while (true) {
         const bool head = in.got < kHead;
         const int64_t end = head ? kHead : kHead + (has_data() ? in.header.bytes : 0);
@@ -283,8 +284,8 @@ bool TcpWire::read(Incoming& in) {
             if (n < 0 && errno == EINTR) continue;
             if (n < 0 && errno == EAGAIN) return true;
             if (n <= 0) {
-                // A rank that has ended closes between messages. The hub names a rank that has died.
-                if (in.got > 0) lost(in.from, n == 0 ? "it ended inside a message" : std::strerror(errno));
+                // A rank that has ended closes its links between messages. The hub names a rank that has died.
+                if (in.got > 0) lost(in.from, n == 0 ? "it was closed inside a message" : std::strerror(errno));
                 return false;
             }
             in.got += n;
@@ -295,24 +296,24 @@ bool TcpWire::read(Incoming& in) {
                 continue;
             }
         }
-        if (in.header.kind == Kind::hello) return false;  // it comes once
+        if (in.header.kind == HeaderKind::hello) return false;  // allowed once
         take_header(in);
         if (!has_data() || in.header.bytes == 0) {
-            if (in.header.kind == Kind::data) take_message(in);
+            if (in.header.kind == HeaderKind::data) take_message(in);
             in.got = 0;
         }
     }
 }
 
-// Sets the destination of the data that follow a header; handles headers without data.
-void TcpWire::take_header(Incoming& in) {
+// Handles a header; if data follow, sets their destination.
+void TcpWire::take_header(IncomingLink& in) {
     const Header& h = in.header;
     Peer& peer = peers_[to_size(in.from)];
     in.request = -1;
-    if (h.kind == Kind::grant) {
+    if (h.kind == HeaderKind::grant) {
         const auto offer = offers_.find(h.number);
-        check(offer != offers_.end(), name_of(in.from), " grants a message that was not offered");
-        push(in.from, {.header = {.kind = Kind::bulk,
+        check(offer != offers_.end(), name_of(in.from), " grants message ", h.number, ", which was not offered");
+        push(in.from, {.header = {.kind = HeaderKind::bulk,
                                   .tag = 0,
                                   .bytes = offer->second.bytes,
                                   .number = static_cast<uint64_t>(h.bytes)},
@@ -321,66 +322,66 @@ void TcpWire::take_header(Incoming& in) {
         offers_.erase(offer);
         return;
     }
-    if (h.kind == Kind::bulk) {
-        const auto place = granted_.find(h.number);
-        check(place != granted_.end() && place->second.bytes == h.bytes, name_of(in.from),
-              " sends data that were not granted");
-        in.data = place->second.data;
-        in.request = place->second.request;
-        granted_.erase(place);
+    if (h.kind == HeaderKind::bulk) {
+        const auto destination = granted_.find(h.number);
+        check(destination != granted_.end() && destination->second.bytes == h.bytes, name_of(in.from), " sends ",
+              h.bytes, " bytes as message ", h.number, ", which was not granted");
+        in.data = destination->second.data;
+        in.request = destination->second.request;
+        granted_.erase(destination);
         return;
     }
     if (!peer.posted.contains(h.tag)) {
-        if (h.kind == Kind::offer) {
-            peer.arrived[h.tag].push_back({.bytes = h.bytes, .data = {}, .offered = true, .number = h.number});
+        if (h.kind == HeaderKind::offer) {
+            peer.unexpected[h.tag].push_back({.bytes = h.bytes, .data = {}, .offered = true, .number = h.number});
         } else {
-            check(h.bytes >= 0 && h.bytes <= kEager, name_of(in.from), " sends a message of ", h.bytes,
-                  " bytes at once");
+            check(h.bytes >= 0 && h.bytes <= kEager, name_of(in.from), " sends ", h.bytes,
+                  " bytes without an offer, required at most ", kEager);
             in.buffer.resize(to_size(h.bytes));
             in.data = in.buffer.data();
         }
         return;
     }
-    const Posted place = take_posted(in);
-    if (h.kind == Kind::offer) return grant(in.from, place, h.number);
-    in.data = place.data;
-    in.request = place.request;
+    const PostedReceive destination = take_posted(in);
+    if (h.kind == HeaderKind::offer) return grant(in.from, destination, h.number);
+    in.data = destination.data;
+    in.request = destination.request;
 }
 
-TcpWire::Posted TcpWire::take_posted(const Incoming& in) {
+TcpWire::PostedReceive TcpWire::take_posted(const IncomingLink& in) {
     auto& posted = peers_[to_size(in.from)].posted;
     const auto queue = posted.find(in.header.tag);
-    const Posted place = queue->second.front();
+    const PostedReceive destination = queue->second.front();
     queue->second.pop_front();
     if (queue->second.empty()) posted.erase(queue);
-    check(place.bytes == in.header.bytes, "a message of ", in.header.bytes, " bytes came from ", name_of(in.from),
-          ", not of ", place.bytes);
-    return place;
+    check(destination.bytes == in.header.bytes, "required a message of ", destination.bytes, " bytes from ",
+          name_of(in.from), ", got one of ", in.header.bytes);
+    return destination;
 }
 
-void TcpWire::take_message(Incoming& in) {
+void TcpWire::take_message(IncomingLink& in) {
     if (in.request >= 0) return finish(in.request);
-    // A receive may have been posted while the data arrived, and did not find them in `arrived`.
+    // A receive may have been posted while the data arrived, before the message was in `unexpected`.
     Peer& peer = peers_[to_size(in.from)];
     if (!peer.posted.contains(in.header.tag)) {
-        peer.arrived[in.header.tag].push_back(
+        peer.unexpected[in.header.tag].push_back(
             {.bytes = in.header.bytes, .data = std::move(in.buffer), .offered = false, .number = 0});
         in.buffer = {};
         return;
     }
-    const Posted place = take_posted(in);
-    if (place.bytes > 0) std::memcpy(place.data, in.buffer.data(), to_size(place.bytes));
-    finish(place.request);
+    const PostedReceive destination = take_posted(in);
+    if (destination.bytes > 0) std::memcpy(destination.data, in.buffer.data(), to_size(destination.bytes));
+    finish(destination.request);
 }
 
 void TcpWire::lost(int peer, const std::string& why) {
-    fail(concat("the connection between ", name_of(place_.rank), " and ", name_of(peer), " is lost: ", why));
+    fail(concat("the connection between ", name_of(topology_.rank), " and ", name_of(peer), " is lost: ", why));
 }
 
-// A connection ends with the other rank; the hub learns the reason a moment later.
+// The connection may have ended because the other rank failed; then the hub sends the reason within a moment.
 void TcpWire::fail(const std::string& error) {
     for (const auto until = Clock::now() + std::chrono::seconds(1); Clock::now() < until;) {
-        if (const auto& reason = look_for_abort()) rethrow_reason(*reason);
+        if (const auto& reason = poll_abort()) throw_reason(*reason);
         readable(control_, until);
     }
     throw Error(error);
@@ -395,14 +396,14 @@ void TcpWire::send_abort(const std::string& reason) {
 
 std::optional<std::string> TcpWire::abort_received() {
     const std::lock_guard lock(mutex_);
-    return look_for_abort();
+    return poll_abort();
 }
 
-const std::optional<std::string>& TcpWire::look_for_abort() {
+const std::optional<std::string>& TcpWire::poll_abort() {
     while (const auto frame = control_reader_.read(control_))
         if (frame->type == Frame::Type::abort && !abort_) abort_ = frame->body;
     if (control_reader_.closed() && !abort_)
-        abort_ = concat("rank 0 has died: its connection to rank ", place_.rank, " is closed");
+        abort_ = concat("rank 0 has died: its connection to rank ", topology_.rank, " is closed");
     return abort_;
 }
 
@@ -410,7 +411,7 @@ void TcpWire::finalize() {
     const std::lock_guard lock(mutex_);
     send_frame(control_, Frame::Type::bye, "");
     if (hub_) hub_->end();
-    hub_.reset();  // after all ranks have sent `bye`
+    hub_.reset();  // waits until all ranks have sent `bye`
 }
 
 }  // namespace tutti::comm::tcp
@@ -422,7 +423,7 @@ void run_tcp(const Launch& launch, const WorldOptions& options, const std::funct
     tcp::Rendezvous rendezvous = tcp::rendezvous_of(launch, process_environment());
     rendezvous.one_host = rendezvous.one_host && hosts.empty();
     if (rendezvous.one_host)
-        rendezvous.ports = 1;  // its name is of this job alone
+        rendezvous.ports = 1;  // no other job has this local name
     else
         rendezvous.secret = tcp::Secret(options.secret, options.run_directory, process_environment());
     processes::run_processes(

@@ -1,5 +1,5 @@
-// What listens at the ports of a job meets others than its ranks: port scanners, hosts that are gone without a word.
-// The other end is played by the test, which speaks the protocol itself.
+// Processes that listen at the ports of a job get connections from others than its ranks, such as port scanners, and
+// their own connections may reach hosts that are gone. The tests speak the protocol of the other end themselves.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
 
 Clock::time_point soon() { return Clock::now() + 30s; }
 
-// Of 16 ports from a free one on the loopback.
+// 16 ports from a free one on, at the loopback address.
 Rendezvous free_rendezvous(const std::string& secret = "a secret of 24 bytes....") {
     const Environment environment = [&](const std::string& name) {
         return name == "TUTTI_SECRET" ? std::optional(secret) : std::nullopt;
@@ -54,7 +54,7 @@ bool write(const Socket& socket, const void* data, size_t bytes) {
     return ::send(socket.fd(), data, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes);
 }
 
-// Whatever came before.
+// Ignores what arrives before.
 bool is_closed_by_the_other_end(const Socket& socket) {
     std::array<char, 4096> bytes{};
     while (readable(socket, soon()))
@@ -62,7 +62,7 @@ bool is_closed_by_the_other_end(const Socket& socket) {
     return false;
 }
 
-// A rank that the test plays; it receives messages at `port`.
+// A rank whose protocol the test speaks; it accepts links at `port`.
 class PlayedRank {
   public:
     PlayedRank(const Rendezvous& rendezvous, int rank, int size, int port = 0) : key_(key_of(rendezvous)) {
@@ -87,15 +87,15 @@ class PlayedRank {
             const Frame answer = frame();
             if (answer.type == Frame::Type::welcome && proved(answer) == "") return;
         }
-        throw Error("not welcome");
+        throw Error("not accepted");
     }
-    // The rendezvous's number, then the contacts of all ranks.
+    // The nonce of the rendezvous, then the contacts of all ranks.
     std::string table() { return proved(frame()).value(); }
     std::optional<std::string> proved(const Frame& f) const {
         return read_answer(f.body, key_, challenge_, nonce_, f.type);
     }
     Frame frame() {
-        do {  // a frame may have come with the one before
+        do {  // a frame may have arrived with the previous one
             if (auto frame = reader_.read(control_)) return *frame;
         } while (!reader_.closed() && readable(control_, soon()));
         return {.type = Frame::Type::refusal, .body = "closed"};
@@ -109,7 +109,7 @@ class PlayedRank {
     FrameReader reader_;
 };
 
-// Scanners hold more connections than the hub grants them, send no word, an endless frame, or the end of the job.
+// Scanners hold more connections than the hub allows; they send nothing, an endless frame, or an abort.
 TEST(UnknownCallers, NeitherStopNorEnterTheRendezvous) {
     const Rendezvous rendezvous = free_rendezvous();
     constexpr int kSize = 2;
@@ -134,7 +134,7 @@ TEST(UnknownCallers, NeitherStopNorEnterTheRendezvous) {
     hub.end();
 }
 
-// Another secret, no secret, or the proof of an earlier connection: the hub refuses the join.
+// The hub refuses a join with another secret, no secret, or the proof of an earlier connection.
 TEST(UnknownCallers, WithoutTheSecretDoNotJoin) {
     const Rendezvous rendezvous = free_rendezvous();
     const Key key = key_of(rendezvous), other = key_of(free_rendezvous("another secret of a job"));
@@ -154,7 +154,7 @@ TEST(UnknownCallers, WithoutTheSecretDoNotJoin) {
         changed[i] = static_cast<char>(changed[i] ^ 1);
         EXPECT_FALSE(read_join(changed, key, now, rendezvous.job)) << "byte " << i;
     }
-    // Neither direction's proof serves for the other, and a welcome is no refusal.
+    // The proof of one direction is not valid for the other, and that of a welcome is not valid for a refusal.
     const std::string answer = make_answer(key, now, join.nonce, Frame::Type::welcome, "text");
     EXPECT_EQ(read_answer(answer, key, now, join.nonce, Frame::Type::welcome), "text");
     EXPECT_EQ(read_answer(answer, key, now, join.nonce, Frame::Type::refusal), std::nullopt);
@@ -162,7 +162,7 @@ TEST(UnknownCallers, WithoutTheSecretDoNotJoin) {
     EXPECT_EQ(read_answer(answer, other, now, join.nonce, Frame::Type::welcome), std::nullopt);
 }
 
-// BLAKE2b with a key, computed by hashlib.blake2b(data, key=bytes(range(32)), digest_size=32) of Python.
+// Keyed BLAKE2b; the expected bytes are of Python's hashlib.blake2b(data, key=bytes(range(32)), digest_size=32).
 TEST(Secret, IsTheKeyOfBlake2b) {
     Key key{};
     for (size_t i = 0; i < key.size(); ++i) key[i] = static_cast<unsigned char>(i);
@@ -184,7 +184,7 @@ TEST(Secret, ComesFromTheEnvironmentOrAFile) {
         std::string why;
         return Secret(setting, run, environment).key(why);
     };
-    EXPECT_THROW(key(""), UsageError);  // not without a word
+    EXPECT_THROW(key(""), UsageError);
     const std::string run = folder.path("run");
     EXPECT_EQ(key(run), std::nullopt);  // rank 0 has not made it yet
     const Secret of_rank_0("auto", run, environment);
@@ -210,14 +210,13 @@ TEST(Secret, ComesFromTheEnvironmentOrAFile) {
     EXPECT_THROW(key(run), UsageError);
     variables["TUTTI_SECRET"] = "none";
     EXPECT_EQ(key(run), Key{});
-    EXPECT_EQ(key(run, file.string()), made);  // [comm] secret comes first
+    EXPECT_EQ(key(run, file.string()), made);  // comm.secret comes first
     EXPECT_THROW(key(run, folder.path("nowhere")), UsageError);
     variables["TUTTI_SECRET"] = "0123456789abcdef";
     EXPECT_EQ(key(run, "none"), Key{});
 }
 
-// On one host other programs find no port, and the socket refuses other users. Without root this test is
-// of one user only.
+// On one host there is no port, and the local socket refuses other users. Without root, the test has one user only.
 TEST(UnknownCallers, OfAnotherUserReachNoLocalSocket) {
     const Socket listener = listen_locally("");
     const std::string name = local_name_of(listener);
@@ -300,8 +299,8 @@ TEST(UnknownCallers, AreClosedByARankThatWaitsForMessages) {
     EXPECT_EQ(received, "hello");
 }
 
-// A host that answers no connection: its queue of waiting connections is full, and the system drops further ones. Rank
-// 1 fails while rank 0 connects to that host, and rank 0 must hear of the failure long before the connection's
+// A host that does not answer, simulated by a listener whose queue is full, so that the system drops further
+// connections. Rank 1 fails while rank 0 connects to that host, and rank 0 must be told long before the connection's
 // time-out.
 TEST(GoneHost, DoesNotHideAnotherRanksFailure) {
     const Rendezvous rendezvous = free_rendezvous();
@@ -352,7 +351,7 @@ TEST(GoneHost, DoesNotHideAnotherRanksFailure) {
     EXPECT_EQ(of_1, "the disk of rank 1 is gone");
 }
 
-// Without any failure elsewhere the connection's own time-out names the host, before that of the operation.
+// Without another failure, the connection's time-out names the host, before the operation's time-out.
 TEST(GoneHost, IsNamed) {
     const Rendezvous rendezvous = free_rendezvous();
     const Socket silent = listen_on(true, 0);

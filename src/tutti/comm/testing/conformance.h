@@ -1,6 +1,6 @@
-// comm/testing/conformance.h: the behaviour required of every backend, as a list of checks. Each check is the body of
-// one rank and throws on a wrong result, so that it runs in threads and in processes; expected values are computed from
-// the ranks' numbers, not by another collective.
+// comm/testing/conformance.h: the behaviour required of every backend, as a list of checks. A check is the body of a
+// rank and throws on a wrong result, so it runs in threads and in processes. Expected values are computed from the
+// ranks' numbers, not by another collective.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@ namespace tutti::comm::conformance {
 
 struct Check {
     std::string name;
-    std::function<void(World&, Device&)> body;  // tensors are in the memory of the device
+    std::function<void(World&, Device&)> body;  // for tensors in the memory of the device
 };
 
 std::vector<Check> checks();

@@ -1,5 +1,5 @@
-// comm/testing/delayed_world.h: a world in which operations begin late, each by a random time: whatever depends on the
-// order in which ranks happen to run shows. A wrapper around any backend's World.
+// comm/testing/delayed_world.h: a wrapper around any backend's World that delays the begin of each operation by a
+// random time, so that results that depend on the timing of ranks differ.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,9 @@ class DelayedCommunicator final : public Communicator {
     }
 
   protected:
-    std::shared_ptr<Operation> start(Collective, uint64_t) override { throw Error("never called: begin() is ours"); }
+    std::shared_ptr<Operation> start(Collective, uint64_t) override {
+        throw Error("not called, since begin() is overridden");
+    }
 
   private:
     std::unique_ptr<Communicator> inner_;

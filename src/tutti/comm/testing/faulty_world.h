@@ -1,6 +1,6 @@
-// comm/testing/faulty_world.h: a wrapper around any backend's World whose communicators make one mistake, the same on
-// every rank, so that no rank hangs and only the numbers are wrong. A test of parity that passes in this world would
-// not notice the same mistake in the code.
+// comm/testing/faulty_world.h: a wrapper around any backend's World that injects one fault, the same on every rank, so
+// that no rank hangs and only values are wrong. A parity test that passes with the fault would not notice it in the
+// code.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 namespace tutti::comm::testing {
 
 enum class Fault : uint8_t {
-    drop,      // not carried out
-    twice,     // carried out again on its own result
+    drop,      // not executed
+    twice,     // executed again on its own result
     misscale,  // the result divided by the number of ranks, as if it were a mean
 };
 
@@ -26,7 +26,7 @@ struct FaultPlan {
     std::string group;
     Kind kind = Kind::all_reduce;
     int index = -1;  // -1: none
-    // Groups that are made of other ranks than asked for: name -> ranks of this rank's wrong group.
+    // Groups that get other ranks than requested: name -> the ranks of this rank's wrong group.
     std::map<std::string, std::function<std::vector<int>(int rank)>> wrong_groups = {};
 };
 
@@ -34,7 +34,7 @@ using Calls = std::map<std::pair<std::string, Kind>, int>;  // operations by gro
 
 class FaultyCommunicator final : public Communicator {
   public:
-    // Believes to be the group of `ranks`.
+    // `ranks`: as requested, which `inner` may not have.
     FaultyCommunicator(std::unique_ptr<Communicator> inner, const std::vector<int>& ranks, World& world,
                        const FaultPlan& plan, Calls& calls)
         : Communicator(inner->name(), ranks, place_of(world.rank(), ranks), world.progress(), world.recorder()),
@@ -53,7 +53,7 @@ class FaultyCommunicator final : public Communicator {
             return {};
         }
         if (plan_.fault == Fault::drop) {
-            // The output's old values may be the right ones, from a gather of the same weights.
+            // The output may still have the right values, from an earlier all_gather of the same weights.
             if (collective.kind == Kind::all_gather && !lies_in(collective.input, collective.output))
                 scale(collective.output, 0);
             return {};
@@ -61,16 +61,18 @@ class FaultyCommunicator final : public Communicator {
         Collective again = collective;
         inner_->begin(std::move(collective)).wait();
         if (plan_.fault == Fault::twice && again.kind == Kind::reduce_scatter)
-            add_itself(again.output);  // into another tensor a second time changes nothing
+            scale(again.output, 2);  // to execute it again into another tensor would change nothing
         else if (plan_.fault == Fault::twice)
             inner_->begin(std::move(again)).wait();
         else
-            divide(again.output, size());
+            scale(again.output, 1.0 / size());
         return {};
     }
 
   protected:
-    std::shared_ptr<Operation> start(Collective, uint64_t) override { throw Error("never called: begin() is ours"); }
+    std::shared_ptr<Operation> start(Collective, uint64_t) override {
+        throw Error("not called, since begin() is overridden");
+    }
 
   private:
     static int place_of(int rank, const std::vector<int>& ranks) {
@@ -100,8 +102,6 @@ class FaultyCommunicator final : public Communicator {
         const auto *begin = whole.view().as<const std::byte>(), *at = part.view().as<const std::byte>();
         return begin <= at && at < begin + whole.bytes();
     }
-    static void add_itself(const Tensor& x) { scale(x, 2); }
-    static void divide(const Tensor& x, int n) { scale(x, 1.0 / n); }
 
     std::unique_ptr<Communicator> inner_;
     const FaultPlan& plan_;

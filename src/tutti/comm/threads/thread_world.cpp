@@ -1,7 +1,8 @@
 // comm/threads/thread_world.cpp: the shared state of a group and its operations, then worlds and run_ranks().
 //
-// A rank publishes its operation; once all ranks have, each rank does its share directly on the memory of the others,
-// without a copy in between, and reports that; once all have reported, all buffers belong to their ranks again.
+// A rank publishes its operation. Once all ranks have published theirs, each rank does its share of the work directly
+// on the memory of the others, without intermediate copies, and counts as done. Once all are done, the operation is
+// complete and the buffers may be reused.
 #include "tutti/comm/threads/thread_world.h"
 
 #include <atomic>
@@ -28,8 +29,8 @@ namespace {
 
 // ---- groups and their operations ----
 
-// The operations that a rank has begun and that other ranks may still read, by number. Any number of operations may be
-// in flight, so a begin never waits. Each Collective lives in its Operation until all ranks are done. Thread safe.
+// The operations that a rank has begun and that other ranks may still read, by number. Unbounded, so the begin of an
+// operation never waits. Each Collective is owned by its Operation until all ranks are done. Thread safe.
 class Published {
   public:
     // `number`: one more than in the previous call.
@@ -42,7 +43,7 @@ class Published {
         std::lock_guard lock(mutex_);
         return *collectives_[number - first_];
     }
-    // No rank reads the operations up to `number` any more.
+    // No rank reads operations up to `number` any more.
     void forget(uint64_t number) {
         std::lock_guard lock(mutex_);
         for (; !collectives_.empty() && first_ <= number; ++first_) collectives_.pop_front();
@@ -56,7 +57,7 @@ class Published {
 
 struct alignas(64) Member {
     std::atomic<uint64_t> posted{0};  // operations that this rank has begun
-    std::atomic<uint64_t> done{0};    // operations in which it has done its share
+    std::atomic<uint64_t> done{0};    // operations whose share this rank has done
     Published operations;
 };
 
@@ -99,7 +100,7 @@ class GroupOperation final : public Operation {
         Member& self = member(rank_);
         if (!share_done_) {
             if (self.done != sequence() - 1 || !all(&Member::posted)) return false;
-            // When ranks disagree the share counts as done too: every rank sees the disagreement, and none may wait.
+            // If ranks disagree, the share counts as done: every rank finds the disagreement, and none may wait.
             share_done_ = true;
             for (const Member& m : group_->members) all_.push_back(&m.operations.at(sequence()));
             try {
@@ -117,7 +118,7 @@ class GroupOperation final : public Operation {
         return true;
     }
 
-    // The ranks that have not begun, or, if all have, those that have not finished.
+    // The ranks that have not begun, or if all have, those that have not finished.
     std::string waits_for() const override {
         const bool begun = all(&Member::posted);
         std::string text;
@@ -154,7 +155,7 @@ class GroupOperation final : public Operation {
     }
 
     // This rank's share of the work. all_reduce: reduces part r into the outputs of all ranks. Other operations: reads
-    // the inputs of all ranks and writes the own output only.
+    // the inputs of all ranks and writes this rank's output.
     void do_share() const {
         const Collective& c = collective();
         switch (c.kind) {
@@ -172,7 +173,7 @@ class GroupOperation final : public Operation {
             case Kind::send:
             case Kind::receive: break;
         }
-        throw Error("a message is not an operation of a group");
+        throw Error(concat("internal error: ", name_of(c.kind), " as an operation of a whole group"));
     }
 
     void reduce_part(int64_t begin, int64_t end, bool into_all) const {
@@ -183,7 +184,7 @@ class GroupOperation final : public Operation {
             inputs.push_back(bytes_of(of(r).input));
             if (into_all) outputs.push_back(mutable_bytes_of(of(r).output));
         }
-        // reduce_scatter: the output holds this part only, so element `begin` of the part is the output's first.
+        // reduce_scatter: element `begin` of the whole is the output's first.
         if (!into_all) outputs.push_back(mutable_bytes_of(c.output) - begin * size_of(c.output.dtype()));
         tree_reduce(c.reduce, c.input.dtype(), inputs, c.output.dtype(), outputs, begin, end);
     }
@@ -263,25 +264,25 @@ std::shared_ptr<Operation> start(const std::shared_ptr<SharedGroup>& group, int 
 
 // ---- worlds ----
 
-// One notifier for all ranks of the process. notify() costs a load when no rank sleeps. The notifier holds the abort
-// flag too, because every rank that wakes up must check the flag.
+// The notifier of all ranks of the process. notify() costs one load while no rank sleeps. It holds the abort flag too,
+// which every rank checks when it wakes up.
 class ThreadNotifier final : public Notifier {
   public:
     explicit ThreadNotifier(std::chrono::nanoseconds spin_time) : spin_time_(spin_time) {}
 
     // Either the sleeper is counted before notify() reads the count, and is woken; or the notifying rank has published
-    // before the sleeper calls `ready`, and the sleeper does not sleep. Both sides use sequentially consistent
-    // operations.
+    // its progress before the sleeper calls `ready`, and the sleeper does not sleep. All these operations are
+    // sequentially consistent.
     void sleep(Clock::time_point until, const std::function<bool()>& ready) override {
         uint64_t seen = 0;
         {
             std::lock_guard lock(mutex_);
-            seen = rings_;
+            seen = notifications_;
         }
         ++sleepers_;
         if (!ready() && !aborted_) {
             std::unique_lock lock(mutex_);
-            rung_.wait_until(lock, until, [&] { return rings_ != seen; });
+            notified_.wait_until(lock, until, [&] { return notifications_ != seen; });
         }
         --sleepers_;
     }
@@ -290,15 +291,15 @@ class ThreadNotifier final : public Notifier {
         if (sleepers_ == 0) return;
         {
             std::lock_guard lock(mutex_);
-            ++rings_;
+            ++notifications_;
         }
-        rung_.notify_all();
+        notified_.notify_all();
     }
 
     void check_abort() const override {
         if (!aborted_) return;
         std::lock_guard lock(mutex_);
-        rethrow_reason(reason_);
+        throw_reason(reason_);
     }
 
     std::chrono::nanoseconds spin_time() const override { return spin_time_; }
@@ -307,10 +308,10 @@ class ThreadNotifier final : public Notifier {
         {
             std::lock_guard lock(mutex_);
             if (!aborted_) reason_ = reason;
-            ++rings_;
+            ++notifications_;
         }
         aborted_ = true;
-        rung_.notify_all();
+        notified_.notify_all();
     }
 
   private:
@@ -318,12 +319,12 @@ class ThreadNotifier final : public Notifier {
     std::atomic<int> sleepers_{0};
     std::atomic<bool> aborted_{false};
     mutable std::mutex mutex_;
-    std::condition_variable rung_;
-    uint64_t rings_ = 0;
+    std::condition_variable notified_;
+    uint64_t notifications_ = 0;
     std::string reason_;
 };
 
-// The state that all ranks of the process share.
+// The state shared by all ranks of the process.
 class Registry {
   public:
     Registry(int ranks, const WorldOptions& world_options)
@@ -331,7 +332,7 @@ class Registry {
           size(ranks),
           notifier(std::make_shared<ThreadNotifier>(spin_time_of(size, available_cores(), options.progress_thread))) {}
 
-    // The k-th group that a rank makes with this name and these ranks is the k-th of every other member.
+    // `generation` k: the k-th group that each member makes with this name and these ranks.
     std::shared_ptr<SharedGroup> group(const std::string& name, const std::vector<int>& ranks, int generation) {
         std::lock_guard lock(mutex_);
         auto& shared = groups_[{name, ranks, generation}];
@@ -376,10 +377,10 @@ class ThreadWorld final : public World {
     std::string backend() const override { return "threads"; }
 
     std::unique_ptr<Communicator> group(const std::string& name, const std::vector<int>& ranks) override {
-        const int place = place_in(name, ranks);
+        const int group_rank = rank_in(name, ranks);
         const int generation = generations_[{name, ranks}]++;
-        return std::make_unique<ThreadCommunicator>(registry_->group(name, ranks, generation), ranks, place, progress_,
-                                                    recorder_);
+        return std::make_unique<ThreadCommunicator>(registry_->group(name, ranks, generation), ranks, group_rank,
+                                                    progress_, recorder_);
     }
 
     void abort(const std::string& reason) override { registry_->notifier->abort(reason); }
@@ -400,7 +401,7 @@ class ThreadWorld final : public World {
 void run_ranks(int ranks, const WorldOptions& options, const std::function<void(World&)>& body) {
     check<UsageError>(ranks >= 1, "a run needs at least one rank, got ", ranks);
     const auto registry = std::make_shared<threads::Registry>(ranks, options);
-    // All worlds outlive all ranks: another rank's last share may still read the buffers of a failed rank.
+    // All worlds outlive all ranks, because other ranks may still read the buffers of a failed rank.
     std::vector<std::unique_ptr<threads::ThreadWorld>> worlds;
     for (int rank = 0; rank < ranks; ++rank) worlds.push_back(std::make_unique<threads::ThreadWorld>(registry, rank));
     std::mutex mutex;
@@ -424,9 +425,9 @@ void run_ranks(int ranks, const WorldOptions& options, const std::function<void(
     others.reserve(to_size(ranks - 1));
     try {
         for (int rank = 1; rank < ranks; ++rank) others.emplace_back(run, rank);
-    } catch (const std::system_error& e) {  // those that run end in their next wait
+    } catch (const std::system_error& e) {  // the ranks that were started end in their next wait
         const Error error(concat("rank ", others.size() + 1, " of ", ranks, " cannot be started as a thread (",
-                                 e.code().message(), "): fewer ranks, or a higher limit of threads (ulimit -u, ",
+                                 e.code().message(), "): use fewer ranks, or raise the limit of threads (ulimit -u, ",
                                  "pids.max of the container) or of memory (ulimit -v)"));
         {
             std::lock_guard lock(mutex);
@@ -436,7 +437,8 @@ void run_ranks(int ranks, const WorldOptions& options, const std::function<void(
     }
     if (to_size(ranks - 1) == others.size()) run(0);
     for (std::thread& thread : others) thread.join();
-    // A progress thread may still read the buffers of another rank's operations, which go with that rank's world.
+    // A progress thread may still read the buffers of another rank's operations, which are freed with that rank's
+    // world.
     for (const auto& world : worlds) world->progress().stop();
     if (first) std::rethrow_exception(first);
 }

@@ -1,4 +1,4 @@
-#include "tutti/comm/processes/host.h"
+#include "tutti/comm/processes/shared_state.h"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -12,6 +12,7 @@
 #include <new>
 #include <utility>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 
@@ -19,14 +20,14 @@ namespace tutti::comm::processes {
 
 namespace {
 
-// Neither a message of the wire nor the death of a process wakes a sleeping rank, which polls after these times.
+// Neither a message of the wire nor the death of a process wakes a sleeping rank, so it polls for both.
 constexpr Clock::duration kShortestNap = std::chrono::microseconds(20), kLongestNap = std::chrono::milliseconds(2);
-constexpr std::chrono::milliseconds kLookForTheDead{20};
-// A waiting rank polls every few milliseconds; a rank that has not polled for this long stands still or computes.
-constexpr std::chrono::milliseconds kStandsStill{500};
-constexpr size_t kFirstBlocks = 1024;  // entries of the table before it grows
+constexpr std::chrono::milliseconds kCheckForDeaths{20};
+// A waiting rank polls every few milliseconds; a rank that has not polled for this long hangs or computes.
+constexpr std::chrono::milliseconds kNotWaiting{500};
+constexpr size_t kFirstBlocks = 1024;  // initial capacity of the table
 
-constexpr int64_t rounded(int64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+constexpr int64_t to_pages(int64_t bytes) { return round_up(bytes, 4096); }
 
 void init_shared_mutex(pthread_mutex_t& mutex) {
     pthread_mutexattr_t attributes;
@@ -37,13 +38,13 @@ void init_shared_mutex(pthread_mutex_t& mutex) {
     pthread_mutexattr_destroy(&attributes);
 }
 
-// The lock of the table of blocks. A rank that died while it held the lock leaves the table in an unknown state.
+// Locks the table of blocks. Error after a rank died with the lock, which leaves the table in an unknown state.
 class TableLock {
   public:
     explicit TableLock(pthread_mutex_t& mutex) : mutex_(mutex) {
         const int code = pthread_mutex_lock(&mutex_);
-        if (code == EOWNERDEAD) pthread_mutex_unlock(&mutex_);  // not made consistent: unusable from now on
-        check(code == 0, "a rank died while it changed the table of shared memory");
+        if (code == EOWNERDEAD) pthread_mutex_unlock(&mutex_);  // not made consistent: every later lock fails
+        check(code == 0, "a rank of this host died while it allocated shared memory for a group");
     }
     ~TableLock() { pthread_mutex_unlock(&mutex_); }
     TableLock(const TableLock&) = delete;
@@ -55,46 +56,46 @@ class TableLock {
 
 }  // namespace
 
-struct Host::Block {
+struct SharedState::Block {
     uint64_t key;  // 0: free
     Section section;
     int64_t offset, bytes;
     int members, released;
 };
 
-// The rank's thread holds the mutex for its lifetime: the kernel reports the death of the thread to a rank that tries
+// The rank's thread holds `alive` for its lifetime. After its death, the kernel reports EOWNERDEAD to a rank that tries
 // to lock the mutex.
-struct alignas(64) Host::RankState {
+struct alignas(64) SharedState::RankState {
     pthread_mutex_t alive;
     std::atomic<RankStatus> status;
-    std::atomic<Clock::rep> looked;  // time of the rank's last poll; one clock for all processes of a host
+    std::atomic<Clock::rep> polled;  // time of the last poll; all processes of a host have the same clock
     std::atomic<uint32_t> version;   // of `last`, odd while it is written
     LastOperation last;
 };
 
-struct Host::Control {
-    alignas(64) std::atomic<uint32_t> rings;  // a futex
+struct SharedState::Control {
+    alignas(64) std::atomic<uint32_t> notifications;  // a futex
     std::atomic<int32_t> sleepers;
-    std::atomic<uint32_t> aborted;  // 1: the reason is being written, 2: it stands
+    std::atomic<uint32_t> aborted;  // 1: the reason is being written, 2: the reason is complete
     std::array<char, 2048> reason;
     alignas(64) pthread_mutex_t table_mutex;
-    int64_t used;
-    int64_t table;  // offset of the blocks' descriptions
+    int64_t used;   // bytes of the window
+    int64_t table;  // offset of the table of blocks
     size_t entries;
 };
 
-int64_t Host::control_bytes(int ranks_of_host) {
-    return rounded(static_cast<int64_t>(sizeof(Control) + sizeof(RankState) * to_size(ranks_of_host))) +
-           rounded(static_cast<int64_t>(kFirstBlocks * sizeof(Block)));
+int64_t SharedState::control_bytes(int ranks_of_host) {
+    return to_pages(static_cast<int64_t>(sizeof(Control) + sizeof(RankState) * to_size(ranks_of_host))) +
+           to_pages(static_cast<int64_t>(kFirstBlocks * sizeof(Block)));
 }
 
-Host::Host(Wire& wire, std::byte* window, int64_t bytes, bool progress_threads)
+SharedState::SharedState(Wire& wire, std::byte* window, int64_t bytes, bool progress_threads)
     : wire_(wire),
       window_(window),
       bytes_(bytes),
       control_(reinterpret_cast<Control*>(window)),
       nap_(kShortestNap.count()) {
-    const Place& place = wire.place();
+    const Topology& place = wire.topology();
     const auto ranks = static_cast<int>(place.locals.size());
     local_ = local_of(place.rank);
     spin_time_ = spin_time_of(ranks, place.cores, progress_threads);
@@ -102,7 +103,7 @@ Host::Host(Wire& wire, std::byte* window, int64_t bytes, bool progress_threads)
         control_ = new (window) Control{};
         control_->used = control_bytes(ranks);
         control_->entries = kFirstBlocks;
-        control_->table = control_->used - rounded(static_cast<int64_t>(kFirstBlocks * sizeof(Block)));
+        control_->table = control_->used - to_pages(static_cast<int64_t>(kFirstBlocks * sizeof(Block)));
         std::uninitialized_value_construct_n(blocks().data(), kFirstBlocks);
         init_shared_mutex(control_->table_mutex);
         for (size_t r = 0; r < place.locals.size(); ++r) init_shared_mutex((new (&state(r)) RankState{})->alive);
@@ -113,42 +114,41 @@ Host::Host(Wire& wire, std::byte* window, int64_t bytes, bool progress_threads)
     wire_.barrier_of_host();
 }
 
-Host::~Host() {
+SharedState::~SharedState() {
     if (!closed_) pthread_mutex_unlock(&state(local_).alive);
 }
 
-void Host::close() {
+void SharedState::close() {
     set_status(RankStatus::ended);
     pthread_mutex_unlock(&state(local_).alive);
     closed_ = true;
 }
 
-Host::RankState& Host::state(size_t local) const {
+SharedState::RankState& SharedState::state(size_t local) const {
     return reinterpret_cast<RankState*>(window_ + sizeof(Control))[local];
 }
 
-size_t Host::local_of(int world_rank) const {
-    const auto& locals = wire_.place().locals;
+size_t SharedState::local_of(int world_rank) const {
+    const auto& locals = wire_.topology().locals;
     return to_size(std::find(locals.begin(), locals.end(), world_rank) - locals.begin());
 }
 
-// --- memory of the groups --------------------------------------------------------------------------------------------
+// --- allocation ------------------------------------------------------------------------------------------------------
 
-std::span<Host::Block> Host::blocks() const {
+std::span<SharedState::Block> SharedState::blocks() const {
     return {reinterpret_cast<Block*>(window_ + control_->table), control_->entries};
 }
 
-int64_t Host::take(int64_t bytes) {
+int64_t SharedState::allocate(int64_t bytes) {
     check(control_->used + bytes <= bytes_, "the shared memory of this host is full: a group needs ", bytes >> 10,
           " KiB, and ", control_->used >> 10, " of ", bytes_ >> 10,
-          " KiB are taken; axes of parallelism with fewer ranks of this host, and fewer pipeline stages on it, make "
-          "fewer groups");
+          " KiB are in use; put fewer ranks or fewer pipeline stages on this host, which makes fewer groups");
     return std::exchange(control_->used, control_->used + bytes);
 }
 
-// A free block is reused only for the same size: there are few sizes. A full table is replaced by one of twice the
-// size.
-Host::Block& Host::free_block(int64_t bytes) {
+// A free block is reused only for the same size, since there are few sizes. A full table is replaced by one of twice
+// its size.
+SharedState::Block& SharedState::free_block(int64_t bytes) {
     Block* unused = nullptr;
     for (Block& block : blocks()) {
         if (block.key == 0 && block.bytes == bytes) return block;
@@ -156,22 +156,22 @@ Host::Block& Host::free_block(int64_t bytes) {
     }
     if (unused == nullptr) {
         const std::span<const Block> old = blocks();
-        control_->table = take(rounded(2 * static_cast<int64_t>(old.size_bytes())));
+        control_->table = allocate(to_pages(2 * static_cast<int64_t>(old.size_bytes())));
         control_->entries = 2 * old.size();
         std::uninitialized_value_construct_n(blocks().data(), blocks().size());
         std::copy(old.begin(), old.end(), blocks().begin());
         unused = &blocks()[old.size()];
     }
-    unused->offset = take(bytes);
+    unused->offset = allocate(bytes);
     unused->bytes = bytes;
     return *unused;
 }
 
-std::byte* Host::acquire(uint64_t key, Section section, int64_t bytes, int64_t zeroed, int members) {
+std::byte* SharedState::acquire(uint64_t key, Section section, int64_t bytes, int64_t zeroed, int members) {
     const TableLock lock(control_->table_mutex);
     for (const Block& block : blocks())
         if (block.key == key && block.section == section) return window_ + block.offset;
-    Block& block = free_block(rounded(bytes));
+    Block& block = free_block(to_pages(bytes));
     block.key = key;
     block.section = section;
     block.members = members;
@@ -180,11 +180,11 @@ std::byte* Host::acquire(uint64_t key, Section section, int64_t bytes, int64_t z
     return window_ + block.offset;
 }
 
-void Host::release(uint64_t key) {
-    if (closed_ || control_->aborted != 0) return;  // after an abort, other ranks may be in the middle of an access
+void SharedState::release(uint64_t key) {
+    if (closed_ || control_->aborted != 0) return;  // after an abort, other ranks may still access the block
     const TableLock lock(control_->table_mutex);
     const auto counted = std::find_if(blocks().begin(), blocks().end(), [&](const Block& block) {
-        return block.key == key && block.section == Section::channels;
+        return block.key == key && block.section == Section::rings;
     });
     if (counted == blocks().end() || ++counted->released < counted->members) return;
     for (Block& block : blocks())
@@ -197,23 +197,22 @@ std::string LastOperation::text() const {
     return concat(operation.text(), ", operation ", sequence, " of group ", group.data());
 }
 
-void Host::note(const LastOperation& operation) {
+void SharedState::set_last_operation(const LastOperation& operation) {
     RankState& own = state(local_);
     own.version.fetch_add(1, std::memory_order_acq_rel);
     own.last = operation;
     own.version.fetch_add(1, std::memory_order_release);
 }
 
-std::string Host::last_operation(int world_rank) const {
+std::string SharedState::last_operation(int world_rank) const {
     const size_t local = local_of(world_rank);
-    if (local == wire_.place().locals.size()) return "";
+    if (local == wire_.topology().locals.size()) return "";
     RankState& other = state(local);
     LastOperation last;
-    for (int attempt = 0; attempt < 100; ++attempt) {  // a rank may stand still in the middle of a write
+    for (int attempt = 0; attempt < 100; ++attempt) {  // a rank may hang in the middle of a write
         const uint32_t version = other.version.load(std::memory_order_acquire);
         last = other.last;
-        // Reads as a change of nothing: the copy above stays before it, without a fence, which the thread sanitizer
-        // lacks.
+        // Read by adding 0, which orders the copy above before the read; the thread sanitizer does not support fences.
         if (version % 2 == 0 && other.version.fetch_add(0, std::memory_order_acq_rel) == version) break;
         last = {};
     }
@@ -225,25 +224,25 @@ std::string Host::last_operation(int world_rank) const {
     }
 }
 
-bool Host::is_waiting(int world_rank) const {
+bool SharedState::is_waiting(int world_rank) const {
     const size_t local = local_of(world_rank);
-    if (local == wire_.place().locals.size()) return false;
-    return Clock::now().time_since_epoch() - Clock::duration(state(local).looked) < kStandsStill;
+    if (local == wire_.topology().locals.size()) return false;
+    return Clock::now().time_since_epoch() - Clock::duration(state(local).polled) < kNotWaiting;
 }
 
-void Host::set_status(RankStatus status) {
+void SharedState::set_status(RankStatus status) {
     state(local_).status = status;
     notify();
 }
 
-bool Host::all_stopped() const {
-    for (size_t r = 0; r < wire_.place().locals.size(); ++r)
+bool SharedState::all_stopped() const {
+    for (size_t r = 0; r < wire_.topology().locals.size(); ++r)
         if (state(r).status <= RankStatus::running) return false;
     return true;
 }
 
-void Host::detect_dead_ranks() {
-    for (size_t r = 0; r < wire_.place().locals.size(); ++r) {
+void SharedState::detect_dead_ranks() {
+    for (size_t r = 0; r < wire_.topology().locals.size(); ++r) {
         RankState& other = state(r);
         if (r == local_ || other.status != RankStatus::running) continue;
         const int code = pthread_mutex_trylock(&other.alive);
@@ -252,16 +251,17 @@ void Host::detect_dead_ranks() {
         const RankStatus status = other.status;
         if (code == EOWNERDEAD && status == RankStatus::running) {
             other.status = RankStatus::dead;
-            abort(concat("rank ", wire_.place().locals[r],
+            abort(concat("rank ", wire_.topology().locals[r],
                          " has died: it was killed, or its process ended in the middle of the run (",
-                         other.last.sequence == 0 ? "before its first operation" : other.last.text(),
-                         " was its last)"));
+                         other.last.sequence == 0 ? "before its first operation"
+                                                  : concat("its last operation: ", other.last.text()),
+                         ")"));
         }
         pthread_mutex_unlock(&other.alive);
     }
 }
 
-void Host::abort(const std::string& reason) {
+void SharedState::abort(const std::string& reason) {
     uint32_t none = 0;
     if (control_->aborted.compare_exchange_strong(none, 1)) {
         reason.copy(control_->reason.data(), control_->reason.size() - 1);
@@ -270,43 +270,44 @@ void Host::abort(const std::string& reason) {
     notify();
 }
 
-void Host::poll() {
+void SharedState::poll() {
     if (const auto reason = wire_.abort_received()) abort(*reason);
     const Clock::rep now = Clock::now().time_since_epoch().count();
-    std::atomic<Clock::rep>& looked = state(local_).looked;
-    if (Clock::duration(now - looked) < kLookForTheDead) return;
-    looked = now;
+    std::atomic<Clock::rep>& polled = state(local_).polled;
+    if (Clock::duration(now - polled) < kCheckForDeaths) return;
+    polled = now;
     detect_dead_ranks();
 }
 
 // --- the notifier ---
 
-// As in threads/thread_world.cpp: the sleeper is counted before its last check, so notify() either sees the sleeper or
-// comes after a publication that the check sees; and the futex does not sleep when notify() was called since `seen`.
-void Host::sleep(Clock::time_point until, const std::function<bool()>& ready) {
-    const uint32_t seen = control_->rings;
+// As in threads/thread_world.cpp: the sleeper is counted before it calls `ready`, so either notify() sees the sleeper,
+// or `ready` sees what the notifying rank published. The futex does not sleep if notify() was called since `seen` was
+// read.
+void SharedState::sleep(Clock::time_point until, const std::function<bool()>& ready) {
+    const uint32_t seen = control_->notifications;
     ++control_->sleepers;
     if (!ready() && control_->aborted != 2) {
         if (messages_seen_.exchange(wire_.completed()) != wire_.completed()) nap_ = kShortestNap.count();
-        const Clock::duration limit = wire_.busy() ? Clock::duration(nap_) : Clock::duration(kLookForTheDead);
+        const Clock::duration limit = wire_.busy() ? Clock::duration(nap_) : Clock::duration(kCheckForDeaths);
         nap_ = std::min(2 * nap_, kLongestNap.count());
         const auto wait = std::max(Clock::duration(0), std::min(limit, until - Clock::now()));
         const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(wait).count();
         const timespec time{static_cast<time_t>(ns / 1000000000), static_cast<long>(ns % 1000000000)};
-        syscall(SYS_futex, reinterpret_cast<uint32_t*>(&control_->rings), FUTEX_WAIT, seen, &time, nullptr, 0);
+        syscall(SYS_futex, reinterpret_cast<uint32_t*>(&control_->notifications), FUTEX_WAIT, seen, &time, nullptr, 0);
     }
     --control_->sleepers;
     poll();
 }
 
-void Host::notify() {
+void SharedState::notify() {
     if (control_->sleepers == 0) return;
-    ++control_->rings;
-    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&control_->rings), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+    ++control_->notifications;
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&control_->notifications), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void Host::check_abort() const {
-    if (control_->aborted == 2) rethrow_reason(control_->reason.data());
+void SharedState::check_abort() const {
+    if (control_->aborted == 2) throw_reason(control_->reason.data());
 }
 
 }  // namespace tutti::comm::processes
