@@ -13,7 +13,8 @@ namespace {
 int64_t total(const std::vector<int64_t>& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
 
 void check_contiguous(const Tensor& x, std::string_view op) {
-    check(x.defined() && x.contiguous(), op, ": needs contiguous tensors, got ", x.defined() ? x.shape() : Shape{});
+    check(x.defined(), op, ": required a tensor, got an undefined one");
+    check(x.contiguous(), op, ": required a contiguous tensor, got a view with gaps of shape ", x.shape());
 }
 
 }  // namespace
@@ -24,7 +25,7 @@ void Work::wait() {
         operation_->release_tensors();
     }
     operation_ = nullptr;
-    staging_.copy_back();
+    staging_.copy_to_destination();
 }
 
 void wait_all(std::vector<Work>& works) {
@@ -32,8 +33,8 @@ void wait_all(std::vector<Work>& works) {
     works.clear();
 }
 
-void HostStaging::copy_back() {
-    const Tensor from = std::exchange(arrived, {}), to = std::exchange(destination, {});
+void HostStaging::copy_to_destination() {
+    const Tensor from = std::exchange(buffer, {}), to = std::exchange(destination, {});
     if (to.defined()) to.device().copy_in(to.view().data, from.view().data, to.bytes());
 }
 
@@ -49,7 +50,7 @@ Communicator::Communicator(std::string name, std::vector<int> ranks, int rank, P
       messages_(ranks_.size()) {}
 
 Work Communicator::begin(Collective collective) {
-    check_place(collective);
+    check_overlap(collective);
     const Summary summary = collective.summary();
     auto& messages = messages_[to_size(collective.peer)];
     const uint64_t sequence = collective.kind == Kind::send      ? ++messages[0]
@@ -71,7 +72,7 @@ Work Communicator::begin(Collective collective) {
     HostStaging staging = stage_on_host(collective);
     const double waited = progress_.waited_s();
     std::shared_ptr<Operation> operation = start(std::move(collective), sequence);
-    waited_s_ += progress_.waited_s() - waited;  // for room
+    waited_s_ += progress_.waited_s() - waited;  // start() may wait for room
     operation->on_begin = [&recorder = recorder_, entry] { recorder.run(entry); };
     operation->on_complete = [&recorder = recorder_, entry, &of = *operation](bool failed) {
         recorder.finish(entry, failed ? State::failed : State::complete, of.gpu_times());
@@ -80,7 +81,7 @@ Work Communicator::begin(Collective collective) {
     return {std::move(operation), this, std::move(staging)};
 }
 
-// Waits for the kernels that compute the input.
+// Copies the input, which waits for the kernels that compute it.
 HostStaging Communicator::stage_on_host(Collective& c) const {
     const auto on_gpu = [this](const Tensor& x) { return x.defined() && !reaches(x.device()); };
     const Tensor input = c.input, output = c.output;
@@ -115,8 +116,8 @@ Work Communicator::all_reduce(const Tensor& x, Reduce reduce) {
     return begin({.kind = Kind::all_reduce, .input = x, .output = x, .reduce = reduce});
 }
 
-// At another place of the tensor, another rank could read or write at the same time.
-void Communicator::check_place(const Collective& collective) const {
+// A part may lie inside the whole tensor only at its own place: elsewhere other ranks may read or write.
+void Communicator::check_overlap(const Collective& collective) const {
     const bool gather = collective.kind == Kind::all_gather;
     if (!gather && collective.kind != Kind::reduce_scatter) return;
     const Tensor& part = gather ? collective.input : collective.output;
@@ -125,9 +126,10 @@ void Communicator::check_place(const Collective& collective) const {
     const auto* own = part.view().as<const std::byte>();
     const auto before = std::less<>();
     if (before(own, begin) || !before(own, begin + whole.bytes())) return;
-    check(own == begin + rank_ * (whole.bytes() / size()), name_of(collective.kind), " of group ", name_,
-          ": the part of rank ", rank_, " lies inside the whole, ", own - begin,
-          " bytes from its beginning; its own place there is at ", rank_ * (whole.bytes() / size()));
+    const int64_t required = rank_ * (whole.bytes() / size());
+    check(own == begin + required, name_of(collective.kind), " of group ", name_, ": the part of rank ", rank_,
+          " lies inside the whole tensor at byte ", own - begin, ", where other ranks read or write; required byte ",
+          required, ", or a tensor of its own");
 }
 
 bool Communicator::copied_alone(const Tensor& from, const Tensor& to) const {
@@ -141,8 +143,8 @@ Work Communicator::reduce_scatter(const Tensor& x, const Tensor& part) {
     check_contiguous(part, "reduce_scatter");
     check(x.numel() == part.numel() * size(), "reduce_scatter over ", size(), " ranks of group ", name_, ": a part of ",
           part.numel(), " elements needs an input of ", part.numel() * size(), ", got ", x.numel());
-    check(x.dtype() == part.dtype() || part.dtype() == DType::f32, "reduce_scatter of ", x.dtype(), " into ",
-          part.dtype(), ": the result has the input's type or is f32");
+    check(x.dtype() == part.dtype() || part.dtype() == DType::f32, "reduce_scatter of group ", name_, ": required ",
+          x.dtype(), ", the input's type, or f32 for the output, got ", part.dtype());
     if (copied_alone(x, part)) return {};
     return begin({.kind = Kind::reduce_scatter, .input = x, .output = part});
 }
@@ -151,15 +153,16 @@ Work Communicator::all_gather(const Tensor& part, const Tensor& x) {
     check_contiguous(x, "all_gather");
     check_contiguous(part, "all_gather");
     check(x.numel() == part.numel() * size() && x.dtype() == part.dtype(), "all_gather over ", size(),
-          " ranks of group ", name_, ": parts of ", part.numel(), " ", part.dtype(), " make ", part.numel() * size(),
-          ", the output holds ", x.numel(), " ", x.dtype());
+          " ranks of group ", name_, ": parts of ", part.numel(), " ", part.dtype(), " need an output of ",
+          part.numel() * size(), ", got ", x.numel(), " ", x.dtype());
     if (copied_alone(part, x)) return {};
     return begin({.kind = Kind::all_gather, .input = part, .output = x});
 }
 
 Work Communicator::broadcast(const Tensor& x, int root) {
     check_contiguous(x, "broadcast");
-    check(root >= 0 && root < size(), "broadcast from rank ", root, " of a group of ", size());
+    check(root >= 0 && root < size(), "broadcast from rank ", root, ": required a rank of group ", name_, " (0 to ",
+          size() - 1, ")");
     return begin({.kind = Kind::broadcast, .input = x, .output = x, .peer = root});
 }
 
@@ -181,16 +184,20 @@ Work Communicator::all_to_all(const Tensor& x, std::vector<int64_t> send_counts,
                   .receive_counts = std::move(receive_counts)});
 }
 
+void Communicator::check_peer(int peer, std::string_view what) const {
+    check(peer >= 0 && peer < size() && peer != rank_, what, " rank ", peer, ": required a rank of group ", name_,
+          " (0 to ", size() - 1, ") other than this rank, ", rank_);
+}
+
 Work Communicator::send(const Tensor& x, int to) {
     check_contiguous(x, "send");
-    check(to >= 0 && to < size() && to != rank_, "send to rank ", to, " of a group of ", size(), " by rank ", rank_);
+    check_peer(to, "send to");
     return begin({.kind = Kind::send, .input = x, .peer = to});
 }
 
 Work Communicator::receive(const Tensor& x, int from) {
     check_contiguous(x, "receive");
-    check(from >= 0 && from < size() && from != rank_, "receive from rank ", from, " of a group of ", size(),
-          " by rank ", rank_);
+    check_peer(from, "receive from");
     return begin({.kind = Kind::receive, .output = x, .peer = from});
 }
 
@@ -209,15 +216,9 @@ void Communicator::sum(ExactSum& value, std::span<int64_t> counts) {
     value = ExactSum::of(words);
 }
 
-double Communicator::sum(double value) {
+double Communicator::reduced(double value, Reduce reduce) {
     const Tensor x = Tensor::from_host<double>(*host_, {1}, {&value, 1}, Purpose::communication);
-    all_reduce(x).wait();
-    return x.to_host<double>()[0];
-}
-
-double Communicator::max(double value) {
-    const Tensor x = Tensor::from_host<double>(*host_, {1}, {&value, 1}, Purpose::communication);
-    all_reduce(x, Reduce::max).wait();
+    all_reduce(x, reduce).wait();
     return x.to_host<double>()[0];
 }
 
@@ -230,7 +231,7 @@ std::vector<std::string> gather_texts(Communicator& ranks, const std::string& te
     ranks.all_gather(length, all_lengths).wait();
     const auto lengths = all_lengths.to_host<int64_t>();
 
-    // All parts of a gather have one size: the length of the longest text.
+    // All parts of an all_gather have one size: that of the longest text.
     const int64_t longest = std::max<int64_t>(1, *std::max_element(lengths.begin(), lengths.end()));
     std::vector<uint8_t> padded(text.begin(), text.end());
     padded.resize(to_size(longest));

@@ -1,6 +1,6 @@
-// comm/communicator.h: the collectives and messages of one group of ranks. Operations start at once and return a Work;
-// the tensors must not be used before Work::wait(). All ranks of a group call the same operations in the same order.
-// Backends (threads/, processes/, nccl/, meta/) implement start().
+// comm/communicator.h: the collectives and messages of one group of ranks. Operations are asynchronous and return a
+// Work; their tensors must not be used before Work::wait(). All ranks of a group call the same collectives in the same
+// order. Backends (threads/, processes/, nccl/, meta/) implement start().
 #pragma once
 
 #include <array>
@@ -18,21 +18,22 @@ namespace tutti::comm {
 
 class Communicator;
 
-// Most backends work in the host's memory: values for a GPU's memory arrive in `arrived` first.
+// A staging buffer of a backend that reaches the host's memory alone, and the tensor in GPU memory that gets its
+// values.
 struct HostStaging {
-    Tensor arrived, destination;  // both undefined: nothing to copy
-    void copy_back();
+    Tensor buffer, destination;  // both undefined: nothing to copy
+    void copy_to_destination();
 };
 
-// A handle on an operation in flight. The group must live until wait() returns. A Work may be destroyed without wait()
-// only when the rank itself fails.
+// A handle on an operation in flight. The group must outlive wait(). A Work may be destroyed without wait() only if the
+// rank fails.
 class [[nodiscard]] Work {
   public:
-    Work() = default;  // complete
+    Work() = default;  // of an operation that is complete
     Work(std::shared_ptr<Operation> operation, Communicator* group, HostStaging staging = {})
         : operation_(std::move(operation)), group_(group), staging_(std::move(staging)) {}
     bool done() const { return !operation_ || operation_->complete(); }
-    // Throws the operation's failure: TimedOut, Aborted, or Error when ranks call different operations.
+    // Throws the operation's failure: TimedOut, Aborted, or Error if ranks call different operations.
     void wait();
 
   private:
@@ -54,7 +55,7 @@ struct Traffic {
 struct Usage {
     int64_t operations = 0;
     int64_t sent = 0;     // bytes over links
-    double waited_s = 0;  // time in which the rank did nothing else
+    double waited_s = 0;  // time that the rank spent in waits
 };
 
 class Communicator {
@@ -66,9 +67,9 @@ class Communicator {
     const std::string& name() const { return name_; }  // "dp_shard"
     int rank() const { return rank_; }                 // in the group
     int size() const { return static_cast<int>(ranks_.size()); }
-    const std::vector<int>& ranks() const { return ranks_; }  // in the world, by rank in the group
+    const std::vector<int>& ranks() const { return ranks_; }  // of the world, by rank in the group
 
-    // collective.h defines each operation. Only numbers of elements matter, not shapes; Error when they do not fit.
+    // collective.h defines each operation. Shapes do not matter; Error if the numbers of elements do not fit.
     Work all_reduce(const Tensor& x, Reduce reduce = Reduce::sum);
     Work reduce_scatter(const Tensor& x, const Tensor& part);
     Work all_gather(const Tensor& part, const Tensor& x);
@@ -78,20 +79,20 @@ class Communicator {
     Work send(const Tensor& x, int to);
     Work receive(const Tensor& x, int from);
     void barrier();
-    // Begins an operation that has been checked. (The fault injector of the tests overrides begin().)
+    // Begins an operation whose sizes and counts fit.
     virtual Work begin(Collective collective);
 
-    // Reductions of host numbers over all ranks of the group; they return when done.
+    // Reductions of numbers on the host over all ranks of the group; these block.
     void sum(ExactSum& value, std::span<int64_t> counts = {});  // both in one operation
-    double sum(double value);
-    double max(double value);
+    double sum(double value) { return reduced(value, Reduce::sum); }
+    double max(double value) { return reduced(value, Reduce::max); }
 
-    // Starts the messages that were begun. Without this call a backend may defer them until the rank waits for an
-    // operation of any group, to start a rank's send and receive together.
+    // Starts the messages that were begun. Otherwise a backend may defer them until the rank waits for an operation of
+    // any group, in order to start a send and a receive together.
     virtual void start_messages() {}
 
-    // Takes the memory of `device` that reductions of `input` into `output` need, where the group adds there (world.h,
-    // adds_along_tree); else the first one takes it. Local.
+    // Allocates the buffer that reductions of type `input` into type `output` need in the memory of `device`
+    // (adds_along_tree() in world.h); otherwise the first reduction allocates it. Not collective.
     virtual void reserve_reductions(Device&, DType /*input*/, DType /*output*/) {}
 
     virtual const Traffic& traffic(Kind kind) const { return traffic_[to_size(kind)]; }
@@ -99,17 +100,20 @@ class Communicator {
 
   protected:
     Communicator(std::string name, std::vector<int> ranks, int rank, Progress& progress, FlightRecorder& recorder);
-    // Begins the operation, which then needs only advance(). `sequence` as in the flight recorder.
+    // Starts the operation, which then needs only advance(). `sequence`: as in FlightRecord::Entry.
     virtual std::shared_ptr<Operation> start(Collective collective, uint64_t sequence) = 0;
-    // Whether operations work in the memory of `device` directly. Other tensors pass through the host's memory.
+    // Whether operations access the memory of `device` directly. Other tensors pass through a staging buffer.
     virtual bool reaches(const Device& device) const { return device.host_readable(); }
     virtual void wait(const Operation& operation);
     Progress& progress() { return progress_; }
 
   private:
     friend class Work;
-    void check_place(const Collective& collective) const;
-    // The operation of a group of one rank: a copy on the device. False where the device cannot copy.
+    double reduced(double value, Reduce reduce);
+    void check_overlap(const Collective& collective) const;
+    void check_peer(int peer, std::string_view what) const;
+    // The operation of a group of one rank: a copy on the device. False if the group is larger, or the copy is between
+    // devices or types.
     bool copied_alone(const Tensor& from, const Tensor& to) const;
     HostStaging stage_on_host(Collective& collective) const;
 
@@ -118,24 +122,24 @@ class Communicator {
     int rank_;
     Progress& progress_;
     FlightRecorder& recorder_;
-    size_t group_;                                   // its number in the recorder
-    std::unique_ptr<Device> host_;                   // for scalars and values of a GPU
+    size_t group_;                                   // number in the recorder
+    std::unique_ptr<Device> host_;                   // of scalars and staging buffers
     uint64_t sequence_ = 0;                          // collectives so far
     std::vector<std::array<uint64_t, 2>> messages_;  // sent to and received from each rank so far
     std::array<Traffic, kKinds> traffic_{};
     double waited_s_ = 0;
 };
 
-// Text between ranks (paths, reports, errors), for rare events and not for every step.
+// Text between ranks (paths, reports, errors): any bytes of any length. Slow: for rare events.
 //
-// The texts of all ranks of the group, by rank, on every rank. A text may have any bytes and any length.
+// The texts of all ranks of the group, by rank. Collective.
 std::vector<std::string> gather_texts(Communicator& ranks, const std::string& text);
-// The identity of each rank's device, by rank: equal for ranks that share a GPU. Collective.
+// Names of the ranks' devices, by rank: equal for ranks that share a GPU, else different. Collective.
 std::vector<std::string> device_identities(Communicator& ranks, const Device& device);
-// The number of ranks with this rank's device, including this rank. Collective.
+// The number of ranks that use this rank's device, including this rank. Collective.
 int ranks_of_device(Communicator& ranks, const Device& device);
 
-// One text, from one rank of the group to another.
+// A text from one rank of the group to another.
 void send_text(Communicator& ranks, const std::string& text, int to);
 std::string receive_text(Communicator& ranks, int from);
 

@@ -1,4 +1,4 @@
-// Launchers by their environments, as they were printed by the launchers themselves or are documented (formats.md, B4).
+// Launchers by the variables that they were seen to set or are documented to set.
 #include "tutti/comm/launcher.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ void expect(const Launch& launch, Launcher launcher, int rank, int size, int loc
 const Variables kTutti = {{"TUTTI_RANK", "5"},       {"TUTTI_SIZE", "8"},       {"TUTTI_GENERATION", "3"},
                           {"TUTTI_LOCAL_RANK", "1"}, {"TUTTI_LOCAL_SIZE", "4"}, {"TUTTI_NODE", "1"}};
 
-// The innermost of all, and complete or an error.
+// The innermost launcher of all; incomplete variables are an error.
 TEST(Launcher, Tutti) {
     expect(detect(kTutti), Launcher::tutti, 5, 8, 1, 4, 1);
     EXPECT_EQ(detect(kTutti).generation, 3);
@@ -92,12 +92,12 @@ TEST(Launcher, OpenMpi) {
 
 TEST(Launcher, FourVariablesAreALaunch) {
     expect(detect(kPod), Launcher::environment, 1, 3, -1, -1, -1);
-    expect(detect({{"RANK", "0"}, {"WORLD_SIZE", "1"}}), Launcher::environment, 0, 1, 0, 1, -1);  // it meets no rank
+    expect(detect({{"RANK", "0"}, {"WORLD_SIZE", "1"}}), Launcher::environment, 0, 1, 0, 1, -1);  // alone
 }
 
 TEST(Launcher, NoneIsOneRank) {
     expect(detect({{"PATH", "/bin"}}), Launcher::none, 0, 1, 0, 1, 0);
-    // Indexed Jobs of independent runs are legal.
+    // Indexed Jobs may be of independent runs.
     for (const char* name : {"JOB_COMPLETION_INDEX", "PMIX_RANK"}) {
         const Launch launch = detect({{name, "1"}});
         expect(launch, Launcher::none, 0, 1, 0, 1, 0);
@@ -105,11 +105,11 @@ TEST(Launcher, NoneIsOneRank) {
     }
 }
 
-// A launcher's variables, as printed by the launcher or documented; those that tell it; and its place in the order.
+// A launcher's variables, and those by which it is detected. In the order of the table in launcher.cpp.
 struct Known {
     Launcher launcher;
     Variables variables;
-    std::vector<std::string> needed;  // with one of them missing it is an error, or another row
+    std::vector<std::string> needed;  // without one of them: an error, or another launcher
 };
 const std::vector<Known> kKnown = {
     {Launcher::torchrun, kTorchrun, {"RANK", "WORLD_SIZE", "LOCAL_RANK"}},
@@ -128,8 +128,8 @@ const std::vector<Known> kKnown = {
     {Launcher::environment, kPod, {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}},
 };
 
-// Of every subset of a launcher's variables: the launch, one rank where no variable of a launch is left, or an error
-// that names a missing variable. Never a rank of a run that trains alone.
+// Every subset of a launcher's variables gives the launch, an error that names a missing variable, or, if none of the
+// launcher's own variables is left, one rank. Never a rank of several that trains alone.
 TEST(Launcher, EverySubsetOfEveryRowIsALaunchOrAnError) {
     const std::vector<std::string> harmless = {"ROLE_RANK",
                                                "GROUP_RANK",
@@ -162,7 +162,7 @@ TEST(Launcher, EverySubsetOfEveryRowIsALaunchOrAnError) {
                                  some.contains("MV2_COMM_WORLD_RANK"))) {
                 EXPECT_EQ(error, "") << names;
                 EXPECT_EQ(error.empty() ? detect(some).launcher : Launcher::none, known.launcher) << names;
-            } else if (known.launcher == Launcher::slurm) {  // shells and batch scripts have some of them
+            } else if (known.launcher == Launcher::slurm) {  // shells and batch scripts have some
                 EXPECT_EQ(error, "") << names;
                 EXPECT_EQ(detect(some).size, 1) << names;
             } else if (launches) {
@@ -185,7 +185,7 @@ TEST(Launcher, OfEveryPairTheInnermostWins) {
             const Launch launch = detect(both);
             EXPECT_EQ(launch.launcher, kKnown[inner].launcher) << inner << ' ' << outer;
             const std::string other(name_of(kKnown[outer].launcher));
-            // torchrun's variables are those of env:// and one more.
+            // torchrun's variables are those of env:// and LOCAL_RANK.
             if (kKnown[inner].launcher == Launcher::torchrun && kKnown[outer].launcher == Launcher::environment)
                 continue;
             EXPECT_NE(launch.passed_over.find(other), std::string::npos) << inner << ' ' << outer;
@@ -204,16 +204,17 @@ TEST(Launcher, AContainerWithoutARankIsRefused) {
     EXPECT_EQ(detect({{"SM_HOSTS", "[\"algo-1\"]"}}).size, 1);
 }
 
-// Every process of such a run has the batch step's SLURM_PROCID=0: all of them would be rank 0.
-// Where one process stands for a host, the variables of such containers are a place.
-TEST(Launcher, OfHostsReadsWhatContainersAreGiven) {
-    const auto place = [](const Variables& variables) { return detect_launcher(of_hosts(environment_of(variables))); };
+// If one process represents a host, the variables of such containers give it a rank.
+TEST(Launcher, OfHostsReadsTheVariablesOfContainers) {
+    const auto launch_of_host = [](const Variables& variables) {
+        return detect_launcher(of_hosts(environment_of(variables)));
+    };
     const Variables pet = {{"PET_NNODES", "2:4"},
                            {"PET_NODE_RANK", "3"},
                            {"PET_NPROC_PER_NODE", "8"},
                            {"PET_MASTER_ADDR", "w-0.w"},
                            {"PET_MASTER_PORT", "29500"}};
-    expect(place(pet), Launcher::environment, 3, 4, -1, -1, -1);
+    expect(launch_of_host(pet), Launcher::environment, 3, 4, -1, -1, -1);
     EXPECT_EQ(of_hosts(environment_of(pet))("MASTER_ADDR"), "w-0.w");
     EXPECT_EQ(of_hosts(environment_of(pet))("MASTER_PORT"), "29500");
     EXPECT_EQ(ranks_of_host(environment_of(pet)), 8);
@@ -222,7 +223,7 @@ TEST(Launcher, OfHostsReadsWhatContainersAreGiven) {
         Variables half = pet;
         half.erase(name);
         try {
-            place(half);
+            launch_of_host(half);
             ADD_FAILURE() << name;
         } catch (const UsageError& error) {
             EXPECT_NE(std::string(error.what()).find("PET_NNODES=2:4 is set, but " + name + " is not"),
@@ -232,22 +233,22 @@ TEST(Launcher, OfHostsReadsWhatContainersAreGiven) {
     }
     const Variables sage = {
         {"SM_HOSTS", "[\"algo-1\", \"algo-2\", \"algo-3\"]"}, {"SM_CURRENT_HOST", "algo-2"}, {"SM_NUM_GPUS", "4"}};
-    expect(place(sage), Launcher::environment, 1, 3, -1, -1, -1);
+    expect(launch_of_host(sage), Launcher::environment, 1, 3, -1, -1, -1);
     EXPECT_EQ(of_hosts(environment_of(sage))("MASTER_ADDR"), "algo-1");
     EXPECT_EQ(ranks_of_host(environment_of(sage)), 4);
     Variables elsewhere = sage;
     elsewhere["SM_CURRENT_HOST"] = "algo-9";
-    EXPECT_THROW(place(elsewhere), UsageError);
+    EXPECT_THROW(launch_of_host(elsewhere), UsageError);
     // Pods of an indexed Job: with WORLD_SIZE one of many, without it a run of its own.
     const Variables pod = {
         {"JOB_COMPLETION_INDEX", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "t-0.t"}, {"MASTER_PORT", "29400"}};
-    expect(place(pod), Launcher::environment, 2, 4, -1, -1, -1);
-    EXPECT_EQ(place({{"JOB_COMPLETION_INDEX", "2"}}).size, 1);
-    // Others as they are; a text that is no number of ranks says nothing.
-    expect(place(kSlurm), Launcher::slurm, 3, 4, 1, -1, 1);
-    expect(place(kPod), Launcher::environment, 1, 3, -1, -1, -1);
-    EXPECT_EQ(place({{"PET_NNODES", "1"}}).size, 1);
-    EXPECT_EQ(place({{"SM_HOSTS", "[\"algo-1\"]"}}).size, 1);
+    expect(launch_of_host(pod), Launcher::environment, 2, 4, -1, -1, -1);
+    EXPECT_EQ(launch_of_host({{"JOB_COMPLETION_INDEX", "2"}}).size, 1);
+    // Other environments are unchanged; a text that is not a number of ranks is ignored.
+    expect(launch_of_host(kSlurm), Launcher::slurm, 3, 4, 1, -1, 1);
+    expect(launch_of_host(kPod), Launcher::environment, 1, 3, -1, -1, -1);
+    EXPECT_EQ(launch_of_host({{"PET_NNODES", "1"}}).size, 1);
+    EXPECT_EQ(launch_of_host({{"SM_HOSTS", "[\"algo-1\"]"}}).size, 1);
     EXPECT_EQ(ranks_of_host(environment_of({{"PET_NPROC_PER_NODE", "gpu"}})), 0);
 }
 
@@ -260,15 +261,15 @@ TEST(Launcher, MpirunInsideASlurmJobIsNotSlurm) {
     EXPECT_EQ(detect(both).launcher, Launcher::mpich);
 }
 
-// srun sets PMI_RANK too when it starts MPICH programs; it is Slurm all the same.
+// srun also sets PMI_RANK when it starts programs of MPICH.
 TEST(Launcher, SrunOfAnMpichProgramIsSlurm) {
     Variables both = kSlurm;
     both.insert({{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}});
     EXPECT_EQ(detect(both).launcher, Launcher::slurm);
 }
 
-// As Debian's Slurm sets them: a step of one task, an interactive shell, the body of a batch script.
-TEST(Launcher, WhatIsNoStepOfSeveralTasksStartsNoRanks) {
+// Variables of Debian's Slurm: a step of one task, an interactive shell, the body of a batch script.
+TEST(Launcher, OnlyASlurmStepOfSeveralTasksIsALaunch) {
     Variables one = kSlurm;
     one["SLURM_STEP_NUM_TASKS"] = "1";
     one["SLURM_PROCID"] = "0";
@@ -282,7 +283,7 @@ TEST(Launcher, WhatIsNoStepOfSeveralTasksStartsNoRanks) {
     const Variables batch = {{"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_NODEID", "0"},
                              {"SLURM_NTASKS", "4"}, {"SLURM_JOB_ID", "7"},  {"SLURM_JOB_NAME", "train"}};
     EXPECT_EQ(detect(batch).launcher, Launcher::none);
-    Variables loop = batch;  // a loop of the script
+    Variables loop = batch;  // a loop in the script
     loop.insert(kPod.begin(), kPod.end());
     EXPECT_EQ(detect(loop).launcher, Launcher::environment);
 }
@@ -290,17 +291,17 @@ TEST(Launcher, WhatIsNoStepOfSeveralTasksStartsNoRanks) {
 TEST(Launcher, WhatIsMissingOrWrongIsNamed) {
     EXPECT_EQ(
         error_of({{"OMPI_COMM_WORLD_RANK", "0"}}),
-        "launcher open_mpi: OMPI_COMM_WORLD_RANK=0 is set, but OMPI_COMM_WORLD_SIZE is not set: half an environment "
-        "starts ranks that train alone; if no launcher started this process and it is to train alone, set "
+        "launcher open_mpi: OMPI_COMM_WORLD_RANK=0 is set, but OMPI_COMM_WORLD_SIZE is not set: with incomplete "
+        "variables each rank would train alone; if no launcher started this process and it is to train alone, set "
         "TUTTI_LAUNCHER=none");
     EXPECT_EQ(error_of({}, Launcher::slurm),
-              "launcher slurm: the variable SLURM_PROCID is not set; is this process started by it?");
+              "launcher slurm: the variable SLURM_PROCID is not set; was this process started by that launcher?");
     Variables wrong = kOpenMpi;
     wrong["OMPI_COMM_WORLD_RANK"] = "2x";
     EXPECT_EQ(error_of(wrong), "launcher open_mpi: OMPI_COMM_WORLD_RANK must be a whole number, got '2x'");
     wrong["OMPI_COMM_WORLD_RANK"] = "4";
     EXPECT_EQ(error_of(wrong),
-              "launcher open_mpi: OMPI_COMM_WORLD_RANK=4, OMPI_COMM_WORLD_SIZE=4: a rank must be below the number of "
+              "launcher open_mpi: OMPI_COMM_WORLD_RANK=4, OMPI_COMM_WORLD_SIZE=4: the rank must be below the number of "
               "ranks");
 }
 

@@ -14,12 +14,12 @@ namespace tutti::comm::conformance {
 
 namespace {
 
-// Values with inexact sums: another order of addition than the tree's shows in the last bits.
+// Values whose sums are inexact, so that another order of additions than the tree's changes the last bits.
 float value(int rank, int64_t i) {
     return normal(random_key(17, "conformance", static_cast<uint64_t>(rank)), static_cast<uint64_t>(i));
 }
 
-// The documented tree in its plainest form.
+// The documented tree, in its simplest form.
 float tree(int first, int count, const std::function<float(int)>& leaf) {
     if (count == 1) return leaf(first);
     int left = 1;
@@ -27,16 +27,10 @@ float tree(int first, int count, const std::function<float(int)>& leaf) {
     return tree(first, left, leaf) + tree(first + left, count - left, leaf);
 }
 
-std::vector<int> everyone(const World& world) {
-    std::vector<int> ranks(to_size(world.size()));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    return ranks;
-}
-
 // A rank with one group of all ranks.
 struct Rank {
     Rank(World& world, Device& on, const std::string& name = "world")
-        : device(on), group(world.group(name, everyone(world))), rank(world.rank()), n(world.size()) {}
+        : device(on), group(world.everyone(name)), rank(world.rank()), n(world.size()) {}
     template <class T>
     Tensor of(const std::vector<T>& values) const {
         return Tensor::from_host<T>(device, {static_cast<int64_t>(values.size())}, values, Purpose::communication);
@@ -65,7 +59,7 @@ std::function<T(int64_t)> read(const Tensor& x) {
 
 void expect(bool ok, const char* what, int64_t i) { check(ok, "conformance: ", what, " at element ", i); }
 
-// Fewer elements than ranks, a single one, none, sizes that do not divide, several blocks of the reduction.
+// None, one, fewer elements than ranks, sizes that the ranks do not divide, several blocks of the reduction.
 const std::vector<int64_t> kSizes = {0, 1, 3, 7, 64, 1000, 4099, 9001};
 
 void all_reduce_sums_along_the_tree(World& world, Device& device) {
@@ -102,7 +96,7 @@ void sixteen_bits_add_in_f32_and_round_once(World& world, Device& device) {
     }
 }
 
-void maxima_and_whole_numbers(World& world, Device& device) {
+void maxima_and_integers(World& world, Device& device) {
     const Rank r(world, device);
     std::vector<int64_t> whole;
     for (int64_t i = 0; i < 5; ++i) whole.push_back((int64_t{1} << 40) + i * r.rank);
@@ -193,7 +187,7 @@ void all_to_all_with_unequal_counts(World& world, Device& device) {
     }
 }
 
-// All ranks send first and receive afterwards, in a ring: a send must not wait for its receiver to begin.
+// All ranks send before they receive, in a ring: a send must not block until its receiver begins.
 void messages_keep_their_order(World& world, Device& device) {
     const Rank r(world, device);
     if (r.n == 1) return;
@@ -218,10 +212,10 @@ void messages_keep_their_order(World& world, Device& device) {
     }
 }
 
-// More operations at once than slots, in two groups, with waits in the reverse order.
-void many_operations_are_under_way_at_once(World& world, Device& device) {
+// More operations than slots, in two groups, waited for in reverse order.
+void many_operations_are_in_flight_at_once(World& world, Device& device) {
     const Rank r(world, device, "first");
-    const auto second = world.group("second", everyone(world));
+    const auto second = world.everyone("second");
     std::vector<Tensor> xs;
     std::vector<Work> works;
     for (int k = 0; k < 200; ++k) {
@@ -246,9 +240,9 @@ void subgroups_do_not_mix(World& world, Device& device) {
     for (int k = 0; k < 20; ++k) expect(group->sum(r.rank) == expected, "subgroup", k);
 }
 
-void counters_count_what_the_formulas_say(World& world, Device& device) {
+void traffic_follows_the_formulas(World& world, Device& device) {
     const Rank r(world, device);
-    if (r.n == 1) return;  // a group of one rank moves nothing, and operations in place do not begin
+    if (r.n == 1) return;  // in a group of one rank, operations in place do not begin
     const int64_t n = r.n, size = 128;
     const Tensor x = r.mine(size * n), part = r.empty(size);
     r.group->all_reduce(x).wait();
@@ -267,15 +261,15 @@ void counters_count_what_the_formulas_say(World& world, Device& device) {
 std::vector<Check> checks() {
     return {{"all_reduce_sums_along_the_tree", all_reduce_sums_along_the_tree},
             {"sixteen_bits_add_in_f32_and_round_once", sixteen_bits_add_in_f32_and_round_once},
-            {"maxima_and_whole_numbers", maxima_and_whole_numbers},
+            {"maxima_and_integers", maxima_and_integers},
             {"scatter_and_gather_are_two_halves", scatter_and_gather_are_two_halves},
             {"hierarchical_sums_are_flat_sums", hierarchical_sums_are_flat_sums},
             {"broadcast_from_every_rank", broadcast_from_every_rank},
             {"all_to_all_with_unequal_counts", all_to_all_with_unequal_counts},
             {"messages_keep_their_order", messages_keep_their_order},
-            {"many_operations_are_under_way_at_once", many_operations_are_under_way_at_once},
+            {"many_operations_are_in_flight_at_once", many_operations_are_in_flight_at_once},
             {"subgroups_do_not_mix", subgroups_do_not_mix},
-            {"counters_count_what_the_formulas_say", counters_count_what_the_formulas_say}};
+            {"traffic_follows_the_formulas", traffic_follows_the_formulas}};
 }
 
 }  // namespace tutti::comm::conformance

@@ -1,5 +1,5 @@
-// The backend of threads: the conformance checks at several numbers of ranks, with and without progress threads; what
-// happens when a rank fails, hangs or does something else than the others.
+// Ranks as threads: the conformance checks for several numbers of ranks, with and without progress threads; ranks that
+// fail, hang, or call other operations than the others.
 #include "tutti/comm/threads/thread_world.h"
 
 #include <gtest/gtest.h>
@@ -36,8 +36,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Threads,
                                     (setting.param.progress_thread ? "_with_progress" : "");
                          });
 
-// As under a limit of threads or memory, here by stacks that no address space has room for many times: the ranks that
-// were started wait for the others, and end.
+// Simulates a limit of threads or memory by stacks that do not fit the address space. The ranks that were started wait
+// for the others, and must end.
 TEST(ThreadWorld, RanksThatCannotBeStartedAreAnError) {
     pthread_attr_t before, huge;
     ASSERT_EQ(pthread_getattr_default_np(&before), 0);
@@ -56,8 +56,8 @@ TEST(ThreadWorld, RanksThatCannotBeStartedAreAnError) {
     pthread_attr_destroy(&before);
 }
 
-// Operations start at once, however many are in flight: a schedule may send ahead in a loop. A rank that had to wait
-// for room would wait for a rank that waits for it.
+// The begin of an operation does not block, however many are in flight, since a schedule may send ahead in a loop.
+// Otherwise two ranks could wait for each other's receives.
 TEST(ThreadWorld, BeginningAnOperationNeverWaits) {
     constexpr int kMany = 500;
     run_ranks(2, {.timeout_s = 10}, [](World& world) {
@@ -70,7 +70,7 @@ TEST(ThreadWorld, BeginningAnOperationNeverWaits) {
             const float number = static_cast<float>(v);
             return Tensor::from_host<float>(*device, {1}, {&number, 1}, Purpose::communication);
         };
-        for (int i = 0; i < kMany; ++i) {  // both, before either receives
+        for (int i = 0; i < kMany; ++i) {  // both ranks, before either receives
             sent.push_back(value(1000 * world.rank() + i));
             work.push_back(group->send(sent.back(), other));
         }
@@ -97,16 +97,10 @@ std::string error_of(int ranks, const WorldOptions& options, const std::function
     return "";
 }
 
-std::unique_ptr<Communicator> world_group(World& world) {
-    std::vector<int> ranks;
-    for (int r = 0; r < world.size(); ++r) ranks.push_back(r);
-    return world.group("dp", ranks);
-}
-
 TEST(ThreadFailure, AnExceptionStopsTheOthersAndIsTheOneThatIsReported) {
     std::atomic<int> stopped = 0;
     const std::string error = error_of(4, {.timeout_s = 60}, [&](World& world) {
-        const auto group = world_group(world);
+        const auto group = world.everyone("dp");
         group->barrier();
         if (world.rank() == 2) throw DataError("the disk of rank 2 is gone");
         try {
@@ -121,8 +115,8 @@ TEST(ThreadFailure, AnExceptionStopsTheOthersAndIsTheOneThatIsReported) {
     EXPECT_EQ(stopped, 3);
 }
 
-// A rank that fails may leave operations, whose buffers go with its world: no progress thread of another rank may be at
-// work on them then.
+// A rank that fails leaves operations in flight, whose buffers are freed with its world, when no progress thread of
+// another rank may access them any more.
 TEST(ThreadFailure, RanksMayEndWithOperationsInFlight) {
     const auto fail = [](World& world) {
         const auto group = world.everyone("all");
@@ -137,7 +131,7 @@ TEST(ThreadFailure, RanksMayEndWithOperationsInFlight) {
 
 TEST(ThreadFailure, ARankThatStaysAwayIsNamedWithGroupOperationAndNumber) {
     const std::string error = error_of(3, {.timeout_s = 0.2}, [](World& world) {
-        const auto group = world_group(world);
+        const auto group = world.everyone("dp");
         const auto device = make_cpu_device(1);
         const Tensor x = Tensor::from_host<float>(*device, {3}, std::vector<float>{1, 2, 3}, Purpose::communication);
         group->all_reduce(x).wait();
@@ -152,7 +146,7 @@ TEST(ThreadFailure, ARankThatStaysAwayIsNamedWithGroupOperationAndNumber) {
 
 TEST(ThreadFailure, RanksThatDisagreeAreToldWhoCallsWhat) {
     const std::string error = error_of(3, {.timeout_s = 60}, [](World& world) {
-        const auto group = world_group(world);
+        const auto group = world.everyone("dp");
         const auto device = make_cpu_device(1);
         const Tensor x = Tensor::empty(*device, {world.rank() == 2 ? 5 : 4}, DType::f32, Purpose::communication);
         group->all_reduce(x).wait();
@@ -164,7 +158,7 @@ TEST(ThreadFailure, RanksThatDisagreeAreToldWhoCallsWhat) {
 
 TEST(ThreadFailure, AMessageOfAnotherSizeIsRefused) {
     const std::string error = error_of(2, {.timeout_s = 60}, [](World& world) {
-        const auto group = world_group(world);
+        const auto group = world.everyone("dp");
         const auto device = make_cpu_device(1);
         const Tensor x = Tensor::empty(*device, {world.rank() + 4}, DType::f32, Purpose::communication);
         (world.rank() == 0 ? group->send(x, 1) : group->receive(x, 0)).wait();
@@ -175,18 +169,18 @@ TEST(ThreadFailure, AMessageOfAnotherSizeIsRefused) {
 
 TEST(ThreadFailure, WrongSizesAreRefusedBeforeAnythingIsPublished) {
     const std::string error = error_of(2, {.timeout_s = 60}, [](World& world) {
-        const auto group = world_group(world);
+        const auto group = world.everyone("dp");
         const auto device = make_cpu_device(1);
         const Tensor x = Tensor::empty(*device, {5}, DType::f32, Purpose::communication);
         group->all_gather(x, x).wait();
     });
-    EXPECT_EQ(error, "all_gather over 2 ranks of group dp: parts of 5 f32 make 10, the output holds 5 f32");
+    EXPECT_EQ(error, "all_gather over 2 ranks of group dp: parts of 5 f32 need an output of 10, got 5 f32");
 }
 
 TEST(ThreadFailure, APartAtAnotherRanksPlaceIsRefused) {
     for (const bool gather : {true, false}) {
         const std::string error = error_of(2, {.timeout_s = 60}, [&](World& world) {
-            const auto group = world_group(world);
+            const auto group = world.everyone("dp");
             const auto device = make_cpu_device(1);
             const Tensor x = Tensor::empty(*device, {10}, DType::f32, Purpose::communication);
             const Tensor part = x.narrow(0, 5 * world.rank(), 5), first = x.narrow(0, 0, 5);
@@ -200,16 +194,16 @@ TEST(ThreadFailure, APartAtAnotherRanksPlaceIsRefused) {
         });
         EXPECT_EQ(error,
                   concat(gather ? "all_gather" : "reduce_scatter",
-                         " of group dp: the part of rank 1 lies inside the whole, 0 bytes from its beginning; its own "
-                         "place there is at 20"));
+                         " of group dp: the part of rank 1 lies inside the whole tensor at byte 0, where other ranks "
+                         "read or write; required byte 20, or a tensor of its own"));
     }
 }
 
-// Memory that a failed rank was communicating lives until the last read by another rank (the sanitizers check this).
+// Buffers of a failed rank live until the last read by another rank (checked by the sanitizers).
 TEST(ThreadFailure, MemoryOutlivesTheRankThatFailsInTheMiddle) {
     for (int round = 0; round < 20; ++round) {
         const std::string error = error_of(4, {.timeout_s = 60}, [&](World& world) {
-            const auto group = world_group(world);
+            const auto group = world.everyone("dp");
             const auto device = make_cpu_device(1);
             std::vector<Tensor> xs;
             std::vector<Work> works;
@@ -228,7 +222,7 @@ TEST(ThreadFailure, MemoryOutlivesTheRankThatFailsInTheMiddle) {
 TEST(FlightRecorder, TellsWhatARankDidLast) {
     std::vector<FlightRecorder::Entry> last;
     error_of(2, {.timeout_s = 0.1}, [&](World& world) {
-        const auto group = world_group(world);
+        const auto group = world.everyone("dp");
         group->barrier();
         if (world.rank() == 1) return;
         try {
@@ -258,22 +252,19 @@ TEST(TreeReduce, BytesOnLinksAreThoseOfTheLiterature) {
 TEST(GatherTexts, EveryRankGetsAllOfThem) {
     for (int n : {1, 2, 5}) {
         run_ranks(n, {.timeout_s = 60}, [&](World& world) {
-            std::vector<int> ranks;
             std::vector<std::string> expected;
-            for (int r = 0; r < n; ++r) {
-                ranks.push_back(r);
+            for (int r = 0; r < n; ++r)
                 expected.push_back(std::string(to_size(r * r * 1000), static_cast<char>('a' + r)) +
                                    std::string("\0\xff", 2));
-            }
-            const auto group = world.group("dp", ranks);
+            const auto group = world.everyone("dp");
             EXPECT_EQ(gather_texts(*group, expected[to_size(world.rank())]), expected);
             EXPECT_EQ(gather_texts(*group, ""), std::vector<std::string>(to_size(n)));
         });
     }
 }
 
-// A wait gives the tensors of its operation back, whichever thread has completed the operation and still holds it:
-// memory is free at a place of the program, and as rehearsed.
+// A wait releases the tensors of its operation, even if a progress thread still holds the operation, so that memory is
+// freed at a fixed point of the program, as rehearsed.
 TEST(ThreadWorld, TensorsAreFreeAfterTheWait) {
     for (const bool progress_thread : {false, true})
         run_ranks(2, {.timeout_s = 60, .progress_thread = progress_thread}, [](World& world) {
