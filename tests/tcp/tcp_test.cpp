@@ -244,19 +244,28 @@ TEST_F(TcpRun, FourVariablesAreALaunch) {
     EXPECT_EQ(logged("processes"), logged("threads"));
 }
 
-// A rank that refuses its config, before it meets the others: they end with its reason, not at comm.timeout_s, which is
-// longer here than a wait of this test.
+// A rank that refuses its command line or config, before it meets the others: they end with its reason, not at
+// comm.timeout_s, which is longer here than a wait of this test.
 TEST_F(TcpRun, ARefusalBeforeTheRanksMeetIsHeard) {
-    const std::vector<std::string> patient = {"--set", "comm.timeout_s=1000"};
-    for (const int refuses : {0, 2}) {
+    struct Wrong {
+        int rank;
+        Command words;
+        std::string reason;
+    };
+    const Wrong all[] = {{0, {"--set", "train.stepz=3"}, "--set train.stepz=3: unknown key"},
+                         {2, {"--set", "train.stepz=3"}, "--set train.stepz=3: unknown key"},
+                         {0, {"--stepz", "3"}, "unknown option --stepz of `tutti train`"},
+                         {3, {"--threads", "many"}, "--threads: required a whole number"},
+                         {1, {"--ranks", "2"}, "--ranks 2, but torchrun started 4"}};
+    for (const Wrong& wrong : all) {
         for (int rank = 0; rank < 4; ++rank) {
-            std::vector<std::string> more = patient;
-            if (rank == refuses) more.insert(more.end(), {"--set", "train.stepz=3"});
+            Command more = {"--set", "comm.timeout_s=1000"};
+            if (rank == wrong.rank) more.insert(more.end(), wrong.words.begin(), wrong.words.end());
             start(rank, torchrun(rank, 4), train("refused", more));
         }
-        EXPECT_EQ(wait(refuses), 2) << output(refuses);
-        EXPECT_NE(output(refuses).find("unknown key train.stepz"), std::string::npos) << output(refuses);
-        expect_named(4, refuses, "rank " + std::to_string(refuses) + " failed: --set train.stepz=3: unknown key");
+        EXPECT_EQ(wait(wrong.rank), 2) << output(wrong.rank);
+        EXPECT_NE(output(wrong.rank).find(wrong.reason), std::string::npos) << output(wrong.rank);
+        expect_named(4, wrong.rank, "rank " + std::to_string(wrong.rank) + " failed: " + wrong.reason);
         EXPECT_FALSE(fs::exists(folder_ / "refused"));
     }
     for (int rank = 0; rank < 4; ++rank)  // all refuse: each says so itself
@@ -269,11 +278,12 @@ TEST_F(TcpRun, ARefusalBeforeTheRanksMeetIsHeard) {
 
 // Ranks of a chat wait for each other as long as a person thinks.
 TEST_F(TcpRun, ARefusalBeforeAChatIsHeard) {
-    for (const Command& command : {Command{"chat", "run"}, Command{"generate", "run", "--prompt", "x"}}) {
+    for (const Command& command :
+         {Command{"chat", "run"}, Command{"generate", "run", "--prompt", "x"}, Command{"bench", "comm"}}) {
         for (int rank = 0; rank < 3; ++rank) {
             Command line = command;
             line.insert(line.begin(), TUTTI_PROGRAM);
-            if (rank == 1) line.insert(line.end(), {"--set", "parallel.pp=3"});
+            if (rank == 1) line.insert(line.end(), {"--set", "parallel.pp=3"});  // no option of bench
             start(rank, torchrun(rank, 3), line);
         }
         EXPECT_EQ(wait(1), 2) << output(1);

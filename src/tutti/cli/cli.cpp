@@ -17,6 +17,7 @@
 #include "tutti/cli/command.h"
 #include "tutti/cli/completion.h"
 #include "tutti/comm/launcher.h"
+#include "tutti/comm/run.h"
 #include "tutti/device/device.h"
 #include "tutti/kernels/backends.h"
 
@@ -35,12 +36,23 @@ bool asks_for(int argc, const char* const* argv, std::string_view option) {
     return std::any_of(argv + 1, argv + argc, [&](std::string_view word) { return word.starts_with(option); });
 }
 
-// False for an environment that contradicts itself: the command then reports the contradiction.
-bool launched_with_others() {
+// One rank for an environment that contradicts itself: the command then reports the contradiction.
+comm::Launch this_launch_or_none() {
     try {
-        return comm::detect_launcher(comm::process_environment()).size > 1;
+        return comm::detect_launcher(comm::process_environment());
     } catch (const UsageError&) {
-        return false;
+        return {};
+    }
+}
+
+// Ranks with other command lines would wait for one that refuses its own.
+Parsed parse_line(const Command& table, int argc, const char* const* argv) {
+    try {
+        return parse(table, "tutti " + build_info().version, argc, argv);
+    } catch (const Error&) {
+        if (const auto& meeting = command_named(table, {argv + std::min(argc, 1), argv + argc}).meeting)
+            comm::before_ranks_meet(this_launch_or_none(), meeting(), [] { throw; });
+        throw;
     }
 }
 
@@ -76,14 +88,14 @@ int run(int argc, const char* const* argv, const Io& streams) {
                 io.out << c.word << (c.help.empty() ? "" : "\t") << c.help << '\n';
             return 0;
         }
-        const Parsed parsed = parse(table, "tutti " + build_info().version, argc, argv);
+        const Parsed parsed = parse_line(table, argc, argv);
         if (parsed.command == nullptr) {
             (argc < 2 ? io.err : io.out) << parsed.text;
             if (argc > 1) check_written(io.out);
             return argc < 2 ? 2 : 0;
         }
         io.json = arguments.json;
-        set_device_environment(asks_for(argc, argv, "--ranks") || launched_with_others());
+        set_device_environment(asks_for(argc, argv, "--ranks") || this_launch_or_none().size > 1);
         const int code = parsed.command->run();
         if (code == 0 && parsed.command->prints_log && parsed.command->prints_log() && !io.json && !io.out.flush())
             io.err << "warning: standard output could not be written: log lines are lost, the run is complete"

@@ -220,6 +220,15 @@ void check_relations(const CLI::App& app, const Command& command, const std::vec
 
 }  // namespace
 
+const Command& command_named(const Command& program, const std::vector<std::string>& words) {
+    const Command* command = &program;
+    for (const std::string& word : words) {
+        const auto below = std::ranges::find(command->commands, word, &Command::name);
+        if (below != command->commands.end()) command = &*below;
+    }
+    return *command;
+}
+
 Parsed parse(const Command& program, const std::string& version, int argc, const char* const* argv) {
     CLI::App app(program.description, program.name);
     app.set_version_flag("--version", version);

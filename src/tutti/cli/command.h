@@ -12,6 +12,7 @@
 
 #include "tutti/cli/commands.h"
 #include "tutti/cli/io.h"
+#include "tutti/comm/world.h"
 
 namespace tutti::cli {
 
@@ -55,6 +56,8 @@ struct Command {
     // Whether standard output is the log of a run: if it cannot be written, that is a warning; for other commands,
     // whose output is the result, an error. Empty: it is not. Called after run().
     std::function<bool()> prints_log = {};
+    // Of a command whose ranks may be processes: how they meet, as far as options tell. Empty: they never meet.
+    std::function<comm::WorldOptions()> meeting = {};
 };
 
 Options joined_options(const std::vector<Options>& lists);
@@ -77,6 +80,9 @@ Command command_of(std::string name, std::string description, T& arguments, cons
     return {std::move(name), std::move(description), std::move(options), std::move(footer),
             [&arguments, &io, function] { return function(arguments, io); }};
 }
+
+// The command, whose ranks may be processes that meet as by default.
+Command of_ranks(Command command);
 
 // The arguments of all commands.
 struct Arguments {
@@ -138,5 +144,7 @@ struct Parsed {
     std::string text;
 };
 Parsed parse(const Command& program, const std::string& version, int argc, const char* const* argv);
+// The command that `words` name, right or wrong as the rest of them may be; the program itself where they name none.
+const Command& command_named(const Command& program, const std::vector<std::string>& words);
 
 }  // namespace tutti::cli

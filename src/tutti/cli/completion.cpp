@@ -149,18 +149,13 @@ std::vector<Candidate> complete(const Command& program, std::vector<std::string>
         words.push_back(prefix.substr(0, prefix.size() - 1));
         current.erase(0, prefix.size());
     }
-    const Command* command = &program;
-    for (const std::string& word : words) {
-        const auto below = std::find_if(command->commands.begin(), command->commands.end(),
-                                        [&](const Command& c) { return c.name == word; });
-        if (below != command->commands.end()) command = &*below;
-    }
+    const Command& command = command_named(program, words);
     Offer offer;
-    if (const Option* option = words.empty() ? nullptr : option_with_value(*command, words.back())) {
+    if (const Option* option = words.empty() ? nullptr : option_with_value(command, words.back())) {
         offer.add(*option);
     } else if (prefix.empty()) {
-        if (!current.starts_with('-')) offer = places_of(*command);
-        if (offer.candidates.empty() && !offer.files) offer = options_of(*command, program);
+        if (!current.starts_with('-')) offer = places_of(command);
+        if (offer.candidates.empty() && !offer.files) offer = options_of(command, program);
     }
     std::erase_if(offer.candidates, [&](const Candidate& c) { return !c.word.starts_with(current); });
     for (Candidate& candidate : offer.candidates) candidate.word.insert(0, prefix);

@@ -49,6 +49,11 @@ Options measuring_options(MeasuringArguments& a, const char* default_ranks) {
             seconds_option(a.seconds)};
 }
 
+Command of_ranks(Command command) {
+    command.meeting = [] { return comm::WorldOptions(); };
+    return command;
+}
+
 namespace {
 
 // Puts --json before the other options of every command that runs.
@@ -84,15 +89,15 @@ Command program(Arguments& all, const Io& io) {
             alone("agent", "serve `tutti launch` on a host, which starts this command itself", agent,
                   "Reads and writes frames on standard input and output; stops its ranks when these close."),
             rehearse_command(all.rehearse, io),
-            verify_command(all.verify, io),
-            generate_command(all.generate, io),
-            chat_command(all.chat, io),
+            of_ranks(verify_command(all.verify, io)),
+            of_ranks(generate_command(all.generate, io)),
+            of_ranks(chat_command(all.chat, io)),
             convert_command(all.convert, io),
             inspect_command(all.inspect, io),
             watch_command(all.watch, io),
             report_command(all.report, io),
             bench_command(all, io),
-            health_command(all.health, io),
+            of_ranks(health_command(all.health, io)),
             schedule_command(all.schedule, io),
             simulate_command(all.simulate, io),
             plan_command(all.plan, io),

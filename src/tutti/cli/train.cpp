@@ -62,6 +62,10 @@ Json describe(const train::TrainOptions& options, const train::TrainOutcome& out
     return document;
 }
 
+std::string out_of(const TrainArguments& a) { return a.out.empty() ? run_directory_of(a) : a.out; }
+
+comm::WorldOptions meeting_of(const TrainArguments& a) { return {.run_directory = out_of(a)}; }
+
 // Ends the process before the first step, when there is nothing to save: waits and encoding end by comm/stop.h, but not
 // a rank that computes or is inside MPI_Init.
 void leave(comm::Stop& stop, const Io& io) {
@@ -91,8 +95,8 @@ int train(const TrainArguments& arguments, const Io& io) {
     train::TrainOptions options;
     options.launch = comm::detect_launcher(comm::process_environment());
     options.ranks = options.launch.ranks(arguments.ranks);
-    options.out = arguments.out.empty() ? run_directory_of(arguments) : arguments.out;
-    comm::before_ranks_meet(options.launch, {.run_directory = options.out}, [&] {
+    options.out = out_of(arguments);
+    comm::before_ranks_meet(options.launch, meeting_of(arguments), [&] {
         options.run = read_run(arguments, options.ranks, true);
         check_resume(arguments.resume);
     });
@@ -170,6 +174,7 @@ Command train_command(TrainArguments& a, const Io& io) {
         "Keys of CONFIG: `tutti config` lists them, `tutti config SECTION` or SECTION.KEY explains them;\n"
         "`tutti init` writes a first CONFIG.");
     command.prints_log = [&a] { return !a.dry_run; };
+    command.meeting = [&a] { return meeting_of(a); };
     return command;
 }
 

@@ -29,6 +29,30 @@ bool over_mpi(const Launch& launch, const WorldOptions& options) {
     }
 }
 
+// Whether the launcher starts the MPI of its processes, too.
+bool starts_mpi(const Launch& launch) {
+    return launch.launcher != Launcher::torchrun && launch.launcher != Launcher::environment &&
+           launch.launcher != Launcher::tutti;
+}
+
+void check_ranks(const Launch& launch, int ranks, const WorldOptions& options) {
+    constexpr double kLongest = 1e9;  // 30 years; deadlines overflow beyond 300
+    check<UsageError>(options.timeout_s > 0 && options.timeout_s <= kLongest,
+                      "comm.timeout_s must be above 0 and at most 1e9 seconds, got ", options.timeout_s);
+    if (launch.launcher == Launcher::none) {
+        check<UsageError>(
+            ranks == 1 || options.backend == ProcessBackend::of_launcher,
+            "comm.backend asks for ranks that are processes, but no launcher started this process, and --ranks ", ranks,
+            " makes threads: use tutti launch, mpirun, srun or torchrun, or leave comm.backend out");
+        return;
+    }
+    check<UsageError>(ranks == 1 || ranks == launch.size, "--ranks ", ranks, ", but ", name_of(launch.launcher),
+                      " started ", launch.size, " (", launch.evidence, "): leave --ranks out");
+    check<UsageError>(launch.size == 1 || !over_mpi(launch, options) || starts_mpi(launch),
+                      "comm.backend = \"mpi\", but ", name_of(launch.launcher), " (", launch.evidence,
+                      ") does not start MPI: set comm.backend to \"tcp\" or \"auto\" to communicate over TCP");
+}
+
 }  // namespace
 
 ProcessBackend process_backend_of(std::string_view name) {
@@ -39,25 +63,10 @@ ProcessBackend process_backend_of(std::string_view name) {
 }
 
 void run(const Launch& launch, int ranks, const WorldOptions& options, const std::function<void(World&)>& body) {
-    constexpr double kLongest = 1e9;  // 30 years; deadlines overflow beyond 300
-    check<UsageError>(options.timeout_s > 0 && options.timeout_s <= kLongest,
-                      "comm.timeout_s must be above 0 and at most 1e9 seconds, got ", options.timeout_s);
-    if (launch.launcher == Launcher::none) {
-        check<UsageError>(
-            ranks == 1 || options.backend == ProcessBackend::of_launcher,
-            "comm.backend asks for ranks that are processes, but no launcher started this process, and --ranks ", ranks,
-            " makes threads: use tutti launch, mpirun, srun or torchrun, or leave comm.backend out");
-        return run_ranks(ranks, options, body);
-    }
-    check<UsageError>(ranks == 1 || ranks == launch.size, "--ranks ", ranks, ", but ", name_of(launch.launcher),
-                      " started ", launch.size, " (", launch.evidence, "): leave --ranks out");
+    before_ranks_meet(launch, options, [&] { check_ranks(launch, ranks, options); });
+    if (launch.launcher == Launcher::none) return run_ranks(ranks, options, body);
     if (launch.size == 1) return run_ranks(1, options, body);  // needs no address
-    if (!over_mpi(launch, options)) return run_tcp(launch, options, body);
-    const bool starts_mpi = launch.launcher != Launcher::torchrun && launch.launcher != Launcher::environment &&
-                            launch.launcher != Launcher::tutti;
-    check<UsageError>(starts_mpi, "comm.backend = \"mpi\", but ", name_of(launch.launcher), " (", launch.evidence,
-                      ") does not start MPI: set comm.backend to \"tcp\" or \"auto\" to communicate over TCP");
-    run_mpi(launch, options, body);
+    over_mpi(launch, options) ? run_mpi(launch, options, body) : run_tcp(launch, options, body);
 }
 
 void before_ranks_meet(const Launch& launch, const WorldOptions& options, const std::function<void()>& prepare) {
@@ -65,10 +74,12 @@ void before_ranks_meet(const Launch& launch, const WorldOptions& options, const 
         prepare();
     } catch (const std::exception&) {
         constexpr double kLongest = 10;  // seconds; the other ranks may have ended already
-        const bool others_wait = launch.size > 1 && launch.launcher != Launcher::tutti && !over_mpi(launch, options);
+        const bool over_tcp = !starts_mpi(launch) || !over_mpi(launch, options);
+        const bool others_wait = launch.size > 1 && launch.launcher != Launcher::tutti && over_tcp;
         const std::exception_ptr refusal = std::current_exception();
         WorldOptions of_refusal = options;
-        of_refusal.timeout_s = std::min(options.timeout_s, kLongest);
+        of_refusal.flight_directory.clear();  // nothing has been sent
+        of_refusal.timeout_s = options.timeout_s > 0 ? std::min(options.timeout_s, kLongest) : kLongest;
         const bool is_new = !options.run_directory.empty() && !fs::exists(options.run_directory);
         try {
             if (others_wait) run_tcp(launch, of_refusal, [&](World&) { std::rethrow_exception(refusal); });

@@ -140,8 +140,8 @@ Command bench_command(Arguments& all, const Io& io) {
                         "  tutti bench step --model mlp-8192 --set model.width=2048 --dtype f32\n"
                         "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --tune products.json\n"
                         "  tutti bench step --model llama3.2-1b --set parallel.tp=2 --tune products.json"),
-                bench_comm_command(all.bench_comm, io), bench_pipeline_command(all.bench_pipeline, io),
-                calibrate_command(all.calibrate, io)}};
+                of_ranks(bench_comm_command(all.bench_comm, io)),
+                of_ranks(bench_pipeline_command(all.bench_pipeline, io)), calibrate_command(all.calibrate, io)}};
 }
 
 }  // namespace tutti::cli
