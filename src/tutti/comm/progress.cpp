@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <vector>
 
+#include "tutti/base/awake_time.h"
+
 namespace tutti::comm {
 
 namespace {
 constexpr std::chrono::microseconds kSpinWithoutYield{2};
-constexpr std::chrono::milliseconds kCheckForStop{100};
+constexpr double kCheckForStop = 0.1;  // s
 }  // namespace
 
 void throw_reason(const std::string& reason) {
@@ -103,9 +105,8 @@ void Progress::wait(const Operation& operation) {
 void Progress::wait_until(const std::function<bool()>& ready, const std::function<std::string()>& what,
                           const std::function<bool()>& waits_on_waiters) {
     const Clock::time_point begin = Clock::now();
-    const auto after = [&](double seconds) {
-        return begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-    };
+    const double last_s = 1.5 * timeout_s_;
+    AwakeTime time(timeout_s_, begin);
     const auto done = [&] {
         advance_all();
         return ready();
@@ -124,13 +125,16 @@ void Progress::wait_until(const std::function<bool()>& ready, const std::functio
                 std::this_thread::yield();
             continue;
         }
-        const Clock::time_point deadline = after(timeout_s_), last = after(1.5 * timeout_s_);
-        if (now >= deadline) {
+        const double passed_s = time.passed(now);
+        if (passed_s >= timeout_s_) {
             const std::lock_guard lock(advancing_);  // the operation must not advance while what() describes it
-            check<TimedOut>(now < last && waits_on_waiters(), what(), ", ", for_too_long(timeout_s_));
+            check<TimedOut>(passed_s < last_s && waits_on_waiters(), what(), ", ", for_too_long(timeout_s_));
         }
-        const Clock::time_point until = now < deadline ? deadline : last;
-        notifier_->sleep(may_stop ? std::min(until, now + kCheckForStop) : until, done);
+        const double left_s = (passed_s < timeout_s_ ? timeout_s_ : last_s) - passed_s;
+        const double check_s = may_stop ? kCheckForStop : timeout_s_ / 8;  // of time.passed()
+        notifier_->sleep(
+            now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(left_s, check_s))),
+            done);
     }
     waited_s_ += std::chrono::duration<double>(Clock::now() - begin).count();
 }

@@ -121,7 +121,7 @@ class Agent {
 
     void check_link() {
         const auto now = Clock::now();
-        if (link_.open() && now - link_.heard() > seconds(silence_s_)) {
+        if (link_.open() && link_.silence() > silence_s_) {
             send_all(SIGKILL);
             link_ = Link();  // a broken connection may stay open for hours
         }

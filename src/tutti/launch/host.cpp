@@ -83,7 +83,7 @@ std::vector<Frame> Host::turn(double silence_s) {
         lose(concat("its agent has ended", last_line_.empty() ? "" : ": ", last_line_), silence_s);
     else if (state_ == State::connecting && now - since_ > kHello + seconds(silence_s * 4 / 3))
         lose(concat("its agent has not answered within ", kHello.count(), " s"), silence_s);
-    else if (state_ == State::ready && now - link_.heard() > seconds(silence_s))
+    else if (state_ == State::ready && link_.silence() > silence_s)
         lose(concat("its agent has sent nothing for ", silence_s, " s"), silence_s);
     return frames;
 }

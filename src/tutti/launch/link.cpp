@@ -71,7 +71,7 @@ std::optional<Frame> Link::read() {
     while (!closed_) {
         const ssize_t n = ::read(in_.fd(), piece.data(), piece.size());
         if (n > 0) {
-            heard_ = Clock::now();
+            silence_ = AwakeTime(kShortestSilence);
             reader_.add({piece.data(), to_size(n)});
             if (auto frame = take()) return frame;
             closed_ = closed_ || reader_.closed();

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "tutti/base/awake_time.h"
 #include "tutti/comm/tcp/handshake.h"
 #include "tutti/comm/tcp/rendezvous.h"
 #include "tutti/comm/tcp/socket.h"
@@ -21,6 +22,7 @@ using comm::tcp::Frame;
 using comm::tcp::seconds;
 
 inline constexpr std::chrono::seconds kPing{1};  // between two pings of either end
+inline constexpr double kShortestSilence = 4;    // s, after which a link may be taken for broken
 
 // Owns a descriptor of a pipe.
 using Descriptor = comm::tcp::Socket;
@@ -39,8 +41,8 @@ class Link {
     int out() const { return out_.fd(); }
     bool has_to_write() const { return open() && !unsent_.empty(); }
     size_t unsent() const { return unsent_.size(); }
-    // When the last bytes came; the time of the constructor before.
-    Clock::time_point heard() const { return heard_; }
+    // For how many seconds nothing has come. To be asked more often than once a second (base/awake_time.h).
+    double silence() { return silence_.passed(); }
 
     // Does not block: queues what the other end does not take yet.
     void send(Frame::Type type, std::string_view body = "");
@@ -55,7 +57,7 @@ class Link {
     comm::tcp::FrameReader reader_;
     std::optional<comm::tcp::Cipher> cipher_out_, cipher_in_;
     std::string unsent_;
-    Clock::time_point heard_ = Clock::now();
+    AwakeTime silence_{kShortestSilence};
     bool closed_ = false;
 };
 

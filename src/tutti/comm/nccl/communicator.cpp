@@ -91,9 +91,9 @@ bool NcclOperation::poll() {
     }
     guard_.check_failed();
     if (!work) return false;
-    if (begun_ == Clock::time_point{}) {
+    if (!since_begin_) {
         if (!work->begun()) return false;
-        begun_ = Clock::now();
+        since_begin_.emplace(guard_.timeout_s());
         if (on_begin) on_begin();
     }
     // The GPU's work of an aborted operation also ends, without an error.
@@ -102,9 +102,8 @@ bool NcclOperation::poll() {
         times_ = work->times();
         return true;
     }
-    check<TimedOut>(std::chrono::duration<double>(Clock::now() - begun_).count() < guard_.timeout_s(), text_,
-                    ", operation ", sequence(), " of group ", group(), ": in flight on the GPU ",
-                    for_too_long(guard_.timeout_s()),
+    check<TimedOut>(since_begin_->passed() < guard_.timeout_s(), text_, ", operation ", sequence(), " of group ",
+                    group(), ": in flight on the GPU ", for_too_long(guard_.timeout_s()),
                     ": tutti report --flight compares the last operations of all ranks");
     return false;
 }

@@ -11,9 +11,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "tutti/base/awake_time.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/nccl/guard.h"
 #include "tutti/comm/nccl/nccl_world.h"
@@ -37,7 +39,7 @@ class NcclOperation final : public Operation {
     mutable std::mutex mutex_;  // of the next two, which the watching thread reads too
     std::shared_ptr<SideWork> work_;
     bool launched_ = false;
-    Clock::time_point begun_{};  // when the GPU was seen to run it; zero: not yet
+    std::optional<AwakeTime> since_begin_;  // since the GPU was seen to run it
     std::optional<TimeSpan> times_;
 };
 

@@ -16,7 +16,7 @@ Guard::Turn::Turn(Guard& guard, std::string_view what, const std::string& group)
     : guard_(guard), lock_(guard.calling_) {
     guard_.check_failed();
     const std::lock_guard lock(guard_.mutex_);
-    guard_.call_ = {what, &group, Clock::now()};
+    guard_.call_ = {what, &group, AwakeTime(guard_.timeout_s_)};
 }
 
 Guard::Turn::~Turn() {
@@ -63,9 +63,8 @@ void Guard::poll() {
     } else {
         const std::lock_guard lock(mutex_);
         if (call_)
-            tutti::check<TimedOut>(std::chrono::duration<double>(Clock::now() - call_->begin).count() < timeout_s_,
-                                   "NCCL, ", call_->what, " of group ", *call_->group, ": in progress ",
-                                   for_too_long(timeout_s_));
+            tutti::check<TimedOut>(call_->time.passed() < timeout_s_, "NCCL, ", call_->what, " of group ",
+                                   *call_->group, ": in progress ", for_too_long(timeout_s_));
     }
     world_.progress().check_abort();
 }

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/base/awake_time.h"
 #include "tutti/comm/nccl/api.h"
 #include "tutti/comm/world.h"
 
@@ -67,7 +68,7 @@ class Guard {
     struct Call {
         std::string_view what;
         const std::string* group;
-        Clock::time_point begin;
+        AwakeTime time;
     };
     World& world_;
     Device& device_;
