@@ -346,7 +346,14 @@ void Checkpointing::save(const RunState& state) { start(state, setup_.run.checkp
 // All ranks try equally often, by no clock: they must agree on when to give up.
 std::string Checkpointing::save_last(const RunState& state, double seconds, const std::function<bool()>& stop) {
     wait();
-    if (saved_step_ == state.step && state.step > 0) return "";
+    if (saved_step_ == state.step && state.step > 0) {
+        // A start before may have been killed between this save and the pruning. Without a step since then it is not
+        // known whether these weights are sound, so the checkpoint before them stays.
+        if (store_)
+            prune(proven_.empty() ? std::max<int64_t>(2, setup_.run.checkpoint.keep) : setup_.run.checkpoint.keep,
+                  proven_);
+        return "";
+    }
     const double pause = std::clamp(seconds / 10, 0.01, 10.0);
     last_ = true;
     bool stopped = false;

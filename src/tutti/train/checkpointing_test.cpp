@@ -228,7 +228,21 @@ TEST_F(ManyRanks, ARankThatDiesBeforeTheCommitLeavesThePreviousCheckpoint) {
     }
 }
 
-// Ranks that do not save the same state, or leave a part out.
+// A run that was killed between its last save and the pruning has nothing more to save.
+TEST_F(ManyRanks, WhatAKillLeftUnprunedGoesAtTheEnd) {
+    run_.checkpoint.keep = 10;
+    save_steps(2, 5);
+    for (const int64_t keep : {2, 1}) {
+        run_.checkpoint.keep = keep;
+        run(3, [&](Rank& rank, int) {
+            EXPECT_EQ(rank.resumed_step(), 5);
+            EXPECT_EQ(rank.checkpoints->save_last({.step = 5}, 0, kNoStop), "");
+        });
+        for (const int64_t step : {1, 2, 3}) EXPECT_FALSE(fs::exists(file(step, ""))) << step;
+        for (const int64_t step : {4, 5}) EXPECT_TRUE(fs::exists(file(step, ""))) << step;
+    }
+}
+
 // The disk is full when a run ends, and room is made after the first failed attempt.
 TEST_F(ManyRanks, TheLastSaveIsTriedAgain) {
     for (const int n : {1, 3}) {
@@ -286,6 +300,7 @@ TEST_F(ManyRanks, AStopEndsTheTriesOfTheLastSave) {
     }
 }
 
+// Ranks that do not save the same state, or leave a part out.
 TEST_F(ManyRanks, WhatNobodyOwnsIsNotCommitted) {
     comm::run_ranks(2, {.timeout_s = 60}, [&](comm::World& world) {
         const auto device = make_cpu_device(1);
