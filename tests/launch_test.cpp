@@ -292,6 +292,16 @@ TEST_F(Launched, EverySignalStopsAllRanksWithACheckpoint) {
     expect_no_process();
 }
 
+// Agents would take a launcher that stands still for dead.
+TEST_F(Launched, ASuspensionByTheTerminalIsNotFollowed) {
+    Program program(folder_, launch_arguments("a", {"-n", "2"}, {"train.steps=20"}));
+    ASSERT_TRUE(wait_for_step(program, "a", 2));
+    program.signal(SIGTSTP);
+    EXPECT_TRUE(program.wait_for("Ctrl-Z does not suspend a launched run"));
+    EXPECT_EQ(program.wait().exit_code, 0);
+    EXPECT_EQ(events("a", "started").size(), 1U);
+}
+
 TEST_F(Launched, WhatNoRestartCuresEndsIt) {
     // A wrong config before any process; a damaged text in every start; a run that always dies before a checkpoint.
     Result r = run(launch_arguments("a", {"-n", "3"}, {}));

@@ -134,7 +134,14 @@ class Launcher {
 
     void turn() {
         hosts_.wait(signals_.fd());
-        while (const auto signal = signals_.next()) on_stop_request(*signal);
+        while (const auto signal = signals_.next()) {
+            if (*signal != SIGTSTP)
+                on_stop_request(*signal);
+            else
+                printer_.say(
+                    "Ctrl-Z does not suspend a launched run, whose ranks would end without this process; "
+                    "Ctrl-C saves and stops, and the same command continues");
+        }
         if (stopped_by_ == 0 && reader_has_ended()) on_stop_request(SIGPIPE);
         hosts_.turn();
         if (running_) check_time_limits();
@@ -398,7 +405,7 @@ class Launcher {
     const LaunchOptions& options_;
     const std::string job_ = job_of(run_.out);
     const std::string secret_of_copies_ = comm::tcp::fresh_hex();
-    SignalDescriptor signals_{kStopSignals};
+    SignalDescriptor signals_{kStopSignals, {SIGTSTP}};
     Printer printer_;
     Layouts layouts_;
     HostPool hosts_;
