@@ -722,6 +722,22 @@ TEST_F(Misuse, ClosedStreamsAreNoFiles) {
     EXPECT_EQ(logged(path("run")).size(), 12u);
 }
 
+TEST_F(Misuse, AWorkingDirectoryThatIsGoneIsNamed) {
+    const std::string gone = path("gone");
+    const auto enter = [&] {
+        fs::create_directory(gone);
+        fs::current_path(gone);
+        fs::remove(gone);
+    };
+    const Result examined = run({"doctor"}, enter);
+    EXPECT_NE(examined.exit_code, 3) << examined.err;
+    expect_contains(examined.out, "the working directory was removed");
+    const Result launched = run({"launch", "-n", "1", path("tiny.toml"), "--out", path("run")}, enter);
+    EXPECT_EQ(launched.exit_code, 3) << launched.err;
+    expect_contains(launched.err, "the working directory: No such file or directory");
+    EXPECT_EQ(run(train_arguments("run"), enter).exit_code, 0);
+}
+
 TEST_F(Misuse, ADirectoryOfCheckpointsThatIsTakenAwayIsMadeAgain) {
     for (const char* ranks : {"1", "2"}) {
         const std::string out = std::string("run") + ranks;

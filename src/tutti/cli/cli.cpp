@@ -106,7 +106,8 @@ int run(int argc, const char* const* argv, const Io& streams) {
     } catch (const Error& error) {
         return fail(io, error.what(), error.exit_code());
     } catch (const std::filesystem::filesystem_error& error) {
-        return fail(io, concat(error.path1().string(), ": ", error.code().message()), exit_codes::kData);
+        const std::string path = error.path1().empty() ? "the working directory" : error.path1().string();
+        return fail(io, concat(path, ": ", error.code().message()), exit_codes::kData);
     } catch (const std::bad_alloc&) {
         return fail(io, "out of memory: a smaller model, micro_batch or seq_len needs less", exit_codes::kFailed);
     } catch (const std::logic_error& error) {  // of the standard library: an index or argument without a check

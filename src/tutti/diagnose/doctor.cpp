@@ -201,8 +201,14 @@ FactSection look_at_limits() {
 }
 
 FactSection look_at_disk(MachineFacts& facts) {
-    const std::string directory = std::filesystem::current_path().string();
+    std::error_code gone;
+    const std::string directory = std::filesystem::current_path(gone).string();
     FactSection s{"disk", "Disk of the working directory"};
+    if (gone) {
+        s.add({"directory", "directory", gone.message(), {}});
+        facts.warnings.push_back("the working directory was removed: go to another one");
+        return s;
+    }
     s.add_text("directory", "directory", directory);
     struct statvfs disk {};
     if (statvfs(directory.c_str(), &disk) == 0) {
