@@ -135,6 +135,7 @@ std::vector<float> floats_of(const Tensor& x) {
 // Masters and state after two steps; copies on several ranks must be equal.
 Tensors train(const Layout& layout, const std::vector<Parameter>& global, const optim::MakeRule& rule,
               spec::OptimizerSpec spec = {}, bool masters = true, DType gradients = DType::f32) {
+    spec.weight_decay = kDecay;
     std::mutex mutex;
     Tensors tensors;
     comm::run_ranks(layout.ranks, {.timeout_s = 60}, [&](comm::World& world) {
@@ -154,7 +155,6 @@ Tensors train(const Layout& layout, const std::vector<Parameter>& global, const 
             all.push_back(&p);
         }
         apply(all, groups.mesh(), world.rank(), {});
-        spec.weight_decay = kDecay;
         const optim::Rules rules(spec, rule);
         DataParallel dp(ctx, {{&head, &body}}, groups,
                         {.zero = static_cast<Zero>(layout.run.parallel.zero),
