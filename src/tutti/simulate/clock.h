@@ -9,6 +9,9 @@
 
 namespace tutti::simulate {
 
+// Of CUDA's queue: a kernel is launched when the one so many before it has begun.
+inline constexpr int kLaunchesAhead = 1024;
+
 // Seconds since the begin of the step.
 class Clock {
   public:

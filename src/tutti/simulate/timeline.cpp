@@ -78,13 +78,13 @@ struct Rank {
     std::vector<double> waited_for;  // by name
     std::vector<Overlap> overlaps;   // by name
     std::vector<double> of_place;
-    double host = 0;                           // when it has launched the kernels so far
-    size_t launched = 0;                       // kernels
-    std::array<double, 1024> queue = {};       // when the last ones began: CUDA's queue holds as many launches
-    std::set<const Action*> from_step_before;  // begun with the step
-    double copies_end = 0;                     // of those begun
-    std::map<uint64_t, double> copies;         // ends, by number
-    std::vector<double> stream_free;           // by name: operations of groups of one name follow one another
+    double host = 0;                                // when it has launched the kernels so far
+    size_t launched = 0;                            // kernels
+    std::array<double, kLaunchesAhead> queue = {};  // when the last ones began
+    std::set<const Action*> from_step_before;       // begun with the step
+    double copies_end = 0;                          // of those begun
+    std::map<uint64_t, double> copies;              // ends, by number
+    std::vector<double> stream_free;                // by name: operations of groups of one name follow one another
     std::vector<GroupOfRank> groups;
     std::vector<size_t> unengaged;  // operations begun in which this rank has not moved data yet
     std::vector<TimedSpan> spans;
@@ -143,7 +143,7 @@ class Layout {
         }
         for (Rank& rank : ranks_)
             for (const Program::Group& group : rank.program->groups)
-                rank.groups.push_back({name_of_stream(group.name), {party_of(group, group.ranks)}});
+                rank.groups.push_back({name_of_stream(group.name), {party_of(group, group.ranks, false)}});
         for (Rank& rank : ranks_) {
             rank.stream_free.resize(names_.size());
             rank.waited_for.resize(names_.size());
@@ -199,9 +199,10 @@ class Layout {
         names_.push_back(group);
         return names_.size() - 1;
     }
-    // `ranks`: of the group, or a sender and a receiver in it.
-    size_t party_of(const Program::Group& group, const std::vector<int>& ranks) {
-        const auto [known, is_new] = places_of_parties_.try_emplace({group.name, group.ranks, ranks}, parties_.size());
+    // `ranks`: of the group, or for messages a sender and a receiver in it.
+    size_t party_of(const Program::Group& group, const std::vector<int>& ranks, bool of_messages) {
+        const auto [known, is_new] =
+            places_of_parties_.try_emplace({group.name, group.ranks, ranks, of_messages}, parties_.size());
         if (is_new) {
             Party& party = parties_.emplace_back(Party{name_of_stream(group.name), ranks});
             for (const int member : ranks)
@@ -220,7 +221,7 @@ class Layout {
         auto known = lines.find(peer);
         if (known == lines.end()) {
             const std::vector<int> ranks = sends ? std::vector{self, peer} : std::vector{peer, self};
-            known = lines.emplace(peer, Line{party_of(in_program, ranks)}).first;
+            known = lines.emplace(peer, Line{party_of(in_program, ranks, true)}).first;
         }
         return known->second;
     }
@@ -370,7 +371,7 @@ class Layout {
     std::vector<Rank> ranks_;
     std::vector<std::string> names_ = {"host", "launches"};  // of copies and launches, and of all groups
     std::vector<Party> parties_;
-    std::map<std::tuple<std::string, std::vector<int>, std::vector<int>>, size_t> places_of_parties_;
+    std::map<std::tuple<std::string, std::vector<int>, std::vector<int>, bool>, size_t> places_of_parties_;
     std::vector<Operation> operations_;
     double operations_seconds_ = 0;
     std::map<int, size_t> place_of_;  // of a rank of the world in ranks_

@@ -182,6 +182,17 @@ TEST(Timelines, MessagesMatchInTheirOrder) {
     EXPECT_DOUBLE_EQ(lay_out(programs, prices(0.25, true), false).seconds, 1.25 + 4 + 1);
 }
 
+// The first rank of two sends to the second one; the message is no operation of the group, whose first one is a gather.
+TEST(Timelines, MessagesOfTwoRanksAreNoneOfTheirCollectives) {
+    ByHand first({0, 1}), second({0, 1});
+    first.b(Kind::send, 1, 1).k(1).b(Kind::all_gather, 1).w(Kind::all_gather, 1).k(1).w(Kind::send, 1);
+    second.b(Kind::receive, 1, 0).w(Kind::receive, 1).k(3).b(Kind::all_gather, 1).w(Kind::all_gather, 1).k(1);
+    const Timeline both = lay_out({first.program, second.program}, prices(0.5, true), false);
+    EXPECT_DOUBLE_EQ(both.seconds, 0.5 + 3 + 0.5 + 1);
+    const Timeline alone = lay_out({0}, {first.program}, prices(0.5, true), false);
+    EXPECT_DOUBLE_EQ(alone.waited_for[0].at("all"), 0.5);  // for the gather
+}
+
 TEST(Timelines, RepeatedActionsRunAsOften) {
     const auto program = [] {
         return ByHand({0, 1}).k(1, 5).b(Kind::all_reduce, 7, 0, 5).w(Kind::all_reduce, 7, 5).k(2).program;
