@@ -182,6 +182,15 @@ std::vector<optim::ParameterShard> DataParallel::parameter_shards() const {
     return all;
 }
 
+std::vector<DataParallel::Together> DataParallel::states() const {
+    std::vector<Together> all;
+    for (const auto& state : states_) {
+        Together& together = all.emplace_back(Together{state->flat.get(), {}});
+        for (const size_t user : state->users) together.units.push_back(units_[user].unit);
+    }
+    return all;
+}
+
 std::unique_ptr<optim::WholeMatrices> DataParallel::gather_whole(const optim::Rules& rules, int64_t wave_values) const {
     if (!rules.need_whole_matrices()) return nullptr;
     std::vector<ShardedParameter> all;

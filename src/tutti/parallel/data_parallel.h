@@ -63,6 +63,12 @@ class DataParallel final : public autograd::Hooks {
 
     // The pieces that this rank updates.
     std::vector<optim::ParameterShard> parameter_shards() const;
+    // The parameters that are gathered together, and whose gradients are summed together; the units that have them.
+    struct Together {
+        const FlatUnit* values;
+        std::vector<const autograd::Unit*> units;
+    };
+    std::vector<Together> states() const;
     // Brings the matrices that the rules need whole to their owners and back (parallel/whole_matrices.h); null when no
     // rule needs them. Collective over the ranks along tp, cp and dp_shard. This object must outlive the result.
     std::unique_ptr<optim::WholeMatrices> gather_whole(const optim::Rules& rules,

@@ -24,16 +24,9 @@ Pricer::Pricer(const Request& request, const rehearsal::Target& target)
     : request_(request),
       target_(target),
       prices_(request.cluster, request.constants, std::string(peak_of(request))),
-      probes_(target, simulate::prices_on(request.run, request.cluster, request.constants), request.gpus) {
+      probes_(target, simulate::prices_on(request.run, request.cluster, request.constants)) {
     const models::Model model = models::outline(request.run.model);
     costs_ = pipeline::forward_costs(model, request.run.train.seq_len);
-    std::vector<int> all(to_size(request.gpus));
-    std::iota(all.begin(), all.end(), 0);
-    // Counts of tokens, losses and the squares of the norm, as a rehearsal has them: exact sums (ops::Sum) are sent in
-    // parts.
-    constexpr int kExchanges = 7, kBytes = 544;
-    if (request.gpus > 1)
-        exchanges_ = kExchanges * prices_.operation({.kind = comm::Kind::all_reduce, .bytes = kBytes}, all);
 }
 
 namespace {
@@ -117,16 +110,16 @@ Pricer::Layout Pricer::sizes_of(const spec::RunSpec& run, const LayerProbe& prob
     l.replicas = real(p.dp_replicate);
     l.shards = real(dp / p.dp_replicate * p.cp);
     l.expert_shards = std::max(1.0, request_.gpus / (real(p.pp) * real(p.ep) * real(p.etp) * l.replicas));
-    l.dense_over = prices_.group(static_cast<int>(l.shards), static_cast<int>(p.tp));
-    l.experts_over = prices_.group(static_cast<int>(l.expert_shards), static_cast<int>(p.ep * p.etp));
+    add_sums(l);
     // A search estimates pipelines with replicas that experts do not fit, too.
-    if (rehearsal::device_sums(run, target_, request_.gpus) && spec::ep_fits(run, request_.gpus)) {
+    if (spec::ep_fits(run, request_.gpus)) {
         const mesh::Mesh mesh = parallel::make_mesh(run, request_.gpus);
+        const bool device_sums = rehearsal::device_sums(run, target_, request_.gpus).has_value();
         for (const bool shared : {false, true}) {
             if (shared && !run.model.tie_embeddings) continue;
-            l.sums[shared ? 1 : 0] = static_cast<double>(comm::kReductionBytes) *
-                                     (static_cast<double>(groups_that_sum(run, mesh, probe.partial, shared)) -
-                                      static_cast<double>(probe.sums));
+            const size_t groups = device_sums ? groups_that_sum(run, mesh, probe.sums, shared) : 0;
+            l.beside[shared ? 1 : 0] = static_cast<double>(comm::kReductionBytes) *
+                                       (static_cast<double>(groups) - static_cast<double>(probe.groups_that_sum));
         }
     }
     l.units.reserve(probe.kind_of_layer.size() + 2);
@@ -134,6 +127,35 @@ Pricer::Layout Pricer::sizes_of(const spec::RunSpec& run, const LayerProbe& prob
     for (const size_t kind : probe.kind_of_layer) l.units.push_back(&probe.kinds[kind]);
     l.units.push_back(&probe.head);
     return l;
+}
+
+void Pricer::add_sums(Layout& l) const {
+    const spec::RunSpec& run = *l.run;
+    const spec::ParallelSpec& p = run.parallel;
+    const double value = static_cast<double>(size_of(spec::compute_dtype(run))),
+                 stored = static_cast<double>(size_of(spec::gradient_dtype(run))),
+                 reduced = p.zero == 0 ? stored : static_cast<double>(size_of(spec::reduce_dtype(run)));
+    for (const SummedTogether& of : l.probe->sums) {
+        const bool experts = of.of_experts();
+        const double shards = experts ? l.expert_shards : l.shards;
+        const auto apart = static_cast<int>(experts ? p.ep * p.etp : p.tp);
+        const auto ranks = static_cast<int>(shards), replicas = static_cast<int>(l.replicas);
+        const bool in_one = p.zero == 0 && of.of_layers == 1;
+        const simulate::Group over = prices_.group(in_one ? ranks * replicas : ranks, apart);
+        simulate::Group beyond = prices_.group(replicas, apart * ranks);
+        for (int* each : {&beyond.ranks, &beyond.per_domain, &beyond.per_rack}) *each *= of.of_layers;
+        const double shard = p.zero == 0 ? of.values : of.values / shards;
+        double gather = prices_.gather(value * of.values, over);
+        if (run.offload.params) gather = std::max(gather, prices_.host_copy(value * shard));
+        l.sums.push_back({.of = &of,
+                          .shards = shards,
+                          .shard = shard_of(of.values, shards),
+                          .gather = gather,
+                          .reduce = p.zero == 0 ? prices_.all_reduce(reduced * of.values, over)
+                                                : prices_.gather(reduced * of.values, over),
+                          .add = in_one ? 0 : prices_.all_reduce(stored * shard, beyond),
+                          .in_one = in_one});
+    }
 }
 
 Pricer::Layout Pricer::layout_of(const spec::RunSpec& run) {
@@ -172,8 +194,12 @@ Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index) {
     const auto add = [&](const UnitProbe& unit) {
         stage.kept += unit.kept;
         stage.offloaded += unit.offloaded();
-        stage.dense += unit.dense;
-        stage.experts += unit.experts;
+        for (const UnitProbe::State& state : unit.states) {
+            const Layout::Sum& sum = l.sums[state.sum];
+            if (l.tied && sum.of->is_shared && &unit == &l.probe->head) continue;
+            stage.values += sum.of->values;
+            stage.shards += sum.shard;
+        }
     };
     // The input of a later stage takes the place of the embedding's output.
     stage.kept = l.probe->embedding.kept;
@@ -189,7 +215,6 @@ Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index) {
     if (has_head) {
         add(l.probe->head);
         stage.kept -= l.probe->head.kept;
-        if (l.tied) stage.dense -= l.probe->embedding.dense;
     }
     add_passes(stage, has_head ? 0 : l.probe->hidden);
     return stage;
@@ -221,10 +246,10 @@ std::array<Pricer::Position, 3> Pricer::positions_of(const Layout& l, const Shap
 // `hidden`: of the output, whose gradient is held during a backward.
 void Pricer::add_passes(Stage& stage, double hidden) {
     const auto add_time = [](Pass& pass, const UnitPass& of_unit) {
-        for (const Piece& piece : of_unit.pieces) {
-            pass.seconds += piece.seconds;
-            pass.idle += piece.idle;
+        for (Piece piece : of_unit.pieces) {
             pass.least += piece.seconds + piece.idle + std::min(0.0, piece.new_gradients);
+            piece.prepend(pass.piece);
+            pass.piece = piece;
         }
     };
     for (const UnitProbe* unit : stage.units) {
@@ -235,14 +260,14 @@ void Pricer::add_passes(Stage& stage, double hidden) {
     for (size_t u = stage.units.size(); u-- > 0;) {
         const UnitProbe& unit = *stage.units[u];
         const double held = u + 1 == stage.units.size() ? hidden : 0;
-        stage.b.peak = std::max(stage.b.peak, stage.b.bytes + unit.backward.most() - unit.kept);
+        stage.b.peak = std::max(stage.b.peak, stage.b.bytes + std::max(unit.recompute.peak, unit.backward.most()));
         stage.b.bytes += held - unit.kept;
-        stage.i.peak = std::max(stage.i.peak, stage.i.bytes + unit.input.peak - unit.kept);
+        stage.i.peak = std::max(stage.i.peak, stage.i.bytes + std::max(unit.recompute.peak, unit.input.peak));
         stage.i.bytes += held - (unit.kept - unit.kept_for_weight);
         stage.w.peak = std::max(stage.w.peak, stage.w.bytes + unit.weight.most());
         stage.w.bytes -= unit.kept_for_weight;
-        add_time(stage.b, unit.backward);
-        add_time(stage.i, unit.input);
+        for (const UnitPass* pass : {&unit.recompute, &unit.backward}) add_time(stage.b, *pass);
+        for (const UnitPass* pass : {&unit.recompute, &unit.input}) add_time(stage.i, *pass);
         add_time(stage.w, unit.weight);
     }
     stage.b.bytes -= hidden;
@@ -295,7 +320,7 @@ double Pricer::last_reductions(const Layout& l, const Position& at) const {
     };
     const auto seconds = [&](double microbatches) {
         Walk walk(*this, l, at.stages, microbatches, Walk::From::middle);
-        walk.take_head();
+        walk.take_early();
         for (size_t i = stages; i-- > 0;) {
             walk.backward(i);
             if (i > 0) walk.compute(gap(i));
@@ -314,19 +339,23 @@ double Pricer::last_reductions(const Layout& l, const Position& at) const {
 double Pricer::update(const Layout& l, std::span<const Stage* const> stages) const {
     const spec::RunSpec& run = *l.run;
     double owned = 0;
-    for (const Stage* stage : stages)
-        owned += run.parallel.zero > 0 ? stage->dense / l.shards + stage->experts / l.expert_shards
-                                       : stage->dense + stage->experts;
+    for (const Stage* stage : stages) owned += run.parallel.zero > 0 ? stage->shards : stage->values;
     const double seconds = l.probe->update * owned;
-    const double copies = run.offload.optimizer ? prices_.host_copy(2 * l.of_value(Purpose::optimizer) * owned) : 0;
-    return std::max(seconds, copies) + exchanges_;
+    // The state is read and written there; of weights that are rounded masters, written.
+    const double weights = run.offload.params ? (spec::compute_dtype(run) == DType::f32 ? 2 : 1) : 0;
+    const double on_host =
+        (run.offload.optimizer ? 2 : 0) * l.of_value(Purpose::optimizer) + weights * l.of_value(Purpose::weights);
+    const double copies = on_host > 0 ? prices_.host_copy(on_host * owned) : 0;
+    return std::max(seconds, copies) +
+           prices_.all_reduce(l.probe->exchanged, prices_.group(request_.gpus, 1), l.probe->exchanges);
 }
 
 // Of the gradients of a matrix that the embedding and the head have on two ranks of the pipeline, after all passes.
 double Pricer::sum_of_ends(const Layout& l) const {
     const spec::ParallelSpec& p = l.run->parallel;
     if (!l.run->model.tie_embeddings || l.tied) return 0;
-    const double values = l.probe->embedding.dense / (p.zero > 0 ? l.shards : 1);
+    const double whole = std::ranges::find(l.probe->sums, true, &SummedTogether::is_shared)->values;
+    const double values = whole / (p.zero > 0 ? l.shards : 1);
     const int of_stage = request_.gpus / static_cast<int>(p.pp),
               of_replica = of_stage / static_cast<int>(p.dp_replicate);
     std::vector<int> ranks;
@@ -342,15 +371,15 @@ Price Pricer::state_of(const Layout& l, std::span<const Stage* const> stages, bo
     const spec::ParallelSpec& p = run.parallel;
     double whole = 0, sharded = 0;  // values of the rank: all, and its shards
     for (const Stage* stage : stages) {
-        whole += stage->dense + stage->experts;
-        sharded += shard_of(stage->dense, l.shards) + shard_of(stage->experts, l.expert_shards);
+        whole += stage->values;
+        sharded += stage->shards;
     }
     Price price;
     const bool has_end = std::ranges::any_of(stages, [&](const Stage* stage) {
         return !stage->units.empty() &&
                (stage->units.front() == &l.probe->embedding || stage->units.back() == &l.probe->head);
     });
-    price.bytes = l.sums[run.model.tie_embeddings && !l.tied && has_end ? 1 : 0];
+    price.bytes = l.beside[run.model.tie_embeddings && !l.tied && has_end ? 1 : 0];
     const double weights = l.of_value(Purpose::weights) * (p.zero >= 3 ? sharded : whole);
     const double owned = p.zero >= 1 ? sharded : whole;
     (run.offload.params ? price.offloaded : price.bytes) += weights;
@@ -384,18 +413,15 @@ Price Pricer::alone(const Layout& l) const {
 
 // Of the gradients of a rank, once.
 double Pricer::least_reductions(const Layout& l, const Position& at) const {
-    double dense = 0, experts = 0, units = 0;
-    for (const Stage* stage : at.stages) {
-        dense += stage->dense;
-        experts += stage->experts;
-        units += static_cast<double>(stage->units.size()) - (l.tied ? 1 : 0);
-    }
-    const auto of = [&](double values, simulate::Group over) {
-        const double bytes = static_cast<double>(size_of(spec::reduce_dtype(*l.run))) * values;
-        const double pieces = values > 0 ? units : 0;
-        return std::min(prices_.gather(bytes, over, pieces), prices_.all_reduce(bytes, over, pieces));
-    };
-    return std::max(of(dense, l.dense_over), of(experts, l.experts_over));
+    std::array<double, 2> seconds = {};  // of all, of experts
+    for (const Stage* stage : at.stages)
+        for (const UnitProbe* unit : stage->units)
+            for (const UnitProbe::State& state : unit->states) {
+                const Layout::Sum& sum = l.sums[state.sum];
+                if (!(l.tied && sum.of->is_shared && unit == &l.probe->head))
+                    seconds[sum.of->of_experts() ? 1 : 0] += sum.reduce;
+            }
+    return std::max(seconds[0], seconds[1]);
 }
 
 Pricer::Bounds Pricer::bounds(const spec::RunSpec& run, const LayerProbe& probe) {

@@ -52,15 +52,15 @@ class Pricer {
     size_t probes() const { return probes_.rehearsed(); }
 
   private:
-    struct Pass {  // of a stage's units: of kernels, of waits inside; its peak above the bytes before it, and what it
-                   // adds to them
-        double seconds = 0, idle = 0, peak = 0, bytes = 0;
+    struct Pass {  // of a stage's units, as one piece; its peak above the bytes before it, and what it adds to them
+        Piece piece;
+        double peak = 0, bytes = 0;
         double least = 0;  // seconds, waits among them, where gradients are new if that is less
     };
     struct Stage {
         std::span<const UnitProbe* const> units;  // of Layout::units
         double kept = 0, offloaded = 0;
-        double dense = 0, experts = 0;
+        double values = 0, shards = 0;  // of parameters: all, and the rank's shards
         bool is_first = false;
         Pass f, b, i, w;  // where data parallelism neither waits nor frees
         // Seconds of a microbatch, in estimates with what data parallelism does not hide.
@@ -97,6 +97,7 @@ class Pricer {
     Layout layout_of(const spec::RunSpec& run);  // without ranks where its schedule does not exist
     Layout layout_of_few(const spec::RunSpec& run, const LayerProbe& probe, const Shape& shape);
     std::optional<Price> price_pipeline(const spec::RunSpec& run, double limit);
+    void add_sums(Layout& layout) const;
     static bool alike(const Layout& layout, int64_t a, int64_t b);
     static Stage stage_of(const Layout& layout, int64_t index);
     static void add_passes(Stage& stage, double hidden);
@@ -120,7 +121,6 @@ class Pricer {
     rehearsal::Target target_;
     simulate::MachinePrices prices_;
     Probes probes_;
-    double exchanges_ = 0;       // seconds of a step: small sums over all ranks
     std::vector<double> costs_;  // of the model's modules, as the engine balances stages
     // Of Layout::kMany values: by ZeRO, offload of the optimizer, offload of weights.
     Cache<std::tuple<int64_t, bool, bool>, MemoryByPurpose> states_;

@@ -15,9 +15,15 @@ struct Pricer::Layout {
     std::vector<const UnitProbe*> units;  // of the whole model, in the order of the forward
     std::vector<Position> ranks;
     double microbatches = 1, replicas = 1, shards = 1, expert_shards = 1;
-    simulate::Group dense_over, experts_over;  // the ranks of the shards
+    struct Sum {  // of LayerProbe::sums
+        const SummedTogether* of;
+        double shards, shard;        // shard: values of a rank's
+        double gather, reduce, add;  // seconds of operations; add: over the ranks beyond the shards
+        bool in_one;                 // ZeRO-0: `reduce` is over all ranks
+    };
+    std::vector<Sum> sums;
     // Bytes for sums over ranks that the probe has not; and where the rank shares its embedding or head with another.
-    std::array<double, 2> sums = {};
+    std::array<double, 2> beside = {};
     bool tied = false;      // the embedding's matrix is the head's, and both are on one rank
     MemoryByPurpose state;  // of kMany values
 

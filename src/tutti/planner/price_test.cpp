@@ -179,7 +179,7 @@ TEST(PriceDraws, AreThoseOfTheirRehearsals) {
     }
     // Within 0.1 %, 1 % and 5 %.
     for (const auto& [ratios, per_mille, one, five] :
-         {std::tuple(of_time, 0.2, 0.65, 0.9), std::tuple(of_memory, 0.8, 0.9, 0.98)}) {
+         {std::tuple(of_time, 0.6, 0.95, 1.0), std::tuple(of_memory, 0.99, 1.0, 1.0)}) {
         EXPECT_GE(within(ratios, 0.001), per_mille);
         EXPECT_GE(within(ratios, 0.01), one);
         EXPECT_GE(within(ratios, 0.05), five);

@@ -23,61 +23,59 @@ double bytes_of_addition() {
 Pricer::Walk::Walk(const Pricer& pricer, const Layout& l, std::span<const Stage* const> stages, double microbatches,
                    From from)
     : prices_(pricer.prices_),
+      layout_(l),
       run_(*l.run),
       p_(run_.parallel),
       masters_gathered_(p_.zero == 3 && l.of_value(Purpose::weights) == 0),
+      launch_(pricer.probes_.launch()),
       value_(static_cast<double>(size_of(spec::compute_dtype(run_)))),
       stored_(static_cast<double>(size_of(spec::gradient_dtype(run_)))),
       reduced_(static_cast<double>(size_of(spec::reduce_dtype(run_)))),
       hidden_(l.probe->hidden) {
-    const auto tp = static_cast<int>(p_.tp), etp = static_cast<int>(p_.ep * p_.etp);
-    const auto shards = static_cast<int>(l.shards), expert_shards = static_cast<int>(l.expert_shards);
-    const auto replicas = static_cast<int>(l.replicas);
-    sets_[kExperts] = {&UnitProbe::experts, l.expert_shards, l.experts_over,
-                       prices_.group(replicas, expert_shards * etp)};
-    sets_[kDense] = {&UnitProbe::dense, l.shards, l.dense_over, prices_.group(replicas, shards * tp)};
-    size_t units = 0;
-    for (const Stage* stage : stages) units += stage->units.size();
-    units_.reserve(units);
+    size_t units = 0, states = 0;
     for (const Stage* stage : stages) {
-        runs_.push_back({units_.size(), units_.size() + stage->units.size(), stage, microbatches});
-        for (const UnitProbe* probe : stage->units)
-            units_.push_back({.probe = probe,
-                              .left = microbatches,
-                              .is_head = probe == &l.probe->head,
-                              .is_embedding = probe == &l.probe->embedding,
-                              .dense = probe->dense,
-                              .experts = probe->experts});
+        units += stage->units.size();
+        for (const UnitProbe* probe : stage->units) states += probe->states.size();
     }
-    for (Unit& unit : units_) unit.of_values = &unit;
-    const auto embedding = std::ranges::find_if(units_, &Unit::is_embedding);
-    const auto head = std::ranges::find_if(units_, &Unit::is_head);
-    if (run_.model.tie_embeddings && embedding != units_.end() && head != units_.end()) {
-        tied_ = true;
-        tied_in_stage_ = stages.size() == 1;
-        embedding->dense = 0;
-        embedding->of_values = &*head;
-        if (!tied_in_stage_) head->left *= 2;
+    units_.reserve(units);
+    states_.reserve(states);
+    of_units_.reserve(states);
+    State* shared = nullptr;
+    for (const Stage* stage : stages) {
+        Run& run = runs_.emplace_back(Run{units_.size(), units_.size() + stage->units.size(), stage, microbatches});
+        for (const UnitProbe* probe : stage->units) {
+            units_.push_back({probe, of_units_.size(), probe == &l.probe->head, probe == &l.probe->embedding});
+            for (const UnitProbe::State& of : probe->states) {
+                const Layout::Sum& sum = l.sums[of.sum];
+                if (sum.of->is_shared && shared != nullptr) {  // embedding and head are here
+                    tied_ = true;
+                    tied_in_stage_ = stages.size() == 1;
+                    if (!tied_in_stage_) shared->left += microbatches;
+                    of_units_.push_back(shared);
+                } else {
+                    states_.push_back({&sum, microbatches});
+                    of_units_.push_back(&states_.back());
+                    if (sum.of->is_shared) shared = &states_.back();
+                }
+                run.has_early = run.has_early || of.is_early;
+            }
+        }
     }
     if (from == From::middle) {
-        for (Unit& unit : units_) {
-            unit.has_gradients.fill(p_.zero < 2);
-            unit.was_reduced.fill(true);
+        for (State& state : states_) {
+            state.has_gradients = p_.zero < 2;
+            state.was_reduced = true;
         }
         for (Run& run : runs_) run.has_gathered = run.has_gradients = true;
     } else if (p_.zero == 1 || p_.zero == 2) {
-        for (const Unit& unit : units_)
-            if (!unit.of_values->gathering) begin_gather(*unit.of_values);
+        for (State& state : states_) begin_gather(state);
     }
-    if (sets_[kDense].shards <= 1) return;
-    const double bytes = 4 * static_cast<double>(run_.model.width);
-    norm_seconds_ =
-        p_.zero == 0 ? prices_.all_reduce(bytes, sets_[kDense].over) : prices_.gather(bytes, sets_[kDense].over);
 }
 
 // --- Time
 
 Pricer::Walk::Operation Pricer::Walk::begin(double& free, double seconds) const {
+    if (seconds == 0) return {clock_.now, 0};  // of one rank
     const Operation operation{std::max(free, clock_.now), seconds};
     free = operation.begin + seconds;
     return operation;
@@ -90,193 +88,157 @@ void Pricer::Walk::wait_for(const Operation& o) {
 
 // --- Weights
 
-void Pricer::Walk::begin_gather(Unit& unit) {
-    for (size_t s = 0; s < kSets; ++s) {
-        Set& set = sets_[s];
-        const double values = unit.of(set);
-        if (values != set.gathered_values) {
-            const double bytes = value_ * values;
-            double seconds = bytes > 0 && set.shards > 1 ? prices_.gather(bytes, set.over) : 0;
-            if (run_.offload.params) seconds = std::max(seconds, prices_.host_copy(bytes / set.shards));
-            set.gathered_values = values;
-            set.gather_seconds = seconds;
-        }
-        if (masters_gathered_) clock_.compute(prices_.pass((4 + value_) * values / set.shards));  // rounds them
-        unit.gather[s] = begin(set.free, set.gather_seconds);
-    }
-    unit.gathering = unit.gathered = true;
-    if (p_.zero == 3) bytes_ += value_ * (unit.dense + unit.experts);
+void Pricer::Walk::begin_gather(State& state) {
+    const Layout::Sum& sum = *state.sum;
+    if (masters_gathered_) run_kernel((4 + value_) * sum.of->values / sum.shards);  // rounds them
+    state.gather = begin(shards_free_[sum.of->of_experts() ? 1 : 0], sum.gather);
+    state.gathering = state.gathered = true;
+    if (p_.zero == 3) bytes_ += value_ * sum.of->values;
 }
 
-// Frees what is idle but the unit that is used next.
-void Pricer::Walk::release_idle(const Unit& but) {
-    for (Unit* unit : idle_)
-        if (unit != &but && unit->is_idle) {
-            bytes_ -= value_ * (unit->dense + unit->experts);
-            unit->gathered = unit->is_idle = false;
-        }
-    idle_.clear();
-}
-
-void Pricer::Walk::use(Unit& unit) {
+// Frees what is idle but the unit.
+void Pricer::Walk::use(const Unit& unit, bool reads) {
     if (p_.zero == 3) {
-        unit.is_idle = false;
-        release_idle(unit);
-        if (!unit.gathered) begin_gather(unit);
+        for (State* state : states_of(unit)) state->is_idle = false;
+        for (State* state : idle_)
+            if (std::exchange(state->is_idle, false)) {
+                bytes_ -= value_ * state->sum->of->values;
+                state->gathered = false;
+            }
+        idle_.clear();
+        if (reads) prefetch(unit);
     }
-    if (!std::exchange(unit.gathering, false)) return;
-    for (const Operation& gather : unit.gather) wait_for(gather);
+    for (State* state : states_of(unit))
+        if (std::exchange(state->gathering, false)) wait_for(state->gather);
 }
 
 void Pricer::Walk::prefetch(const Unit& unit) {
     if (p_.zero < 3) return;
-    unit.of_values->is_idle = false;
-    if (!unit.of_values->gathered) begin_gather(*unit.of_values);
+    for (State* state : states_of(unit)) {
+        state->is_idle = false;
+        if (!state->gathered) begin_gather(*state);
+    }
 }
 
-// After its use.
-void Pricer::Walk::set_idle(Unit& unit) {
-    if (p_.zero < 3 || !unit.gathered) return;
-    unit.is_idle = true;
-    idle_.push_back(&unit);
+// After its use. A stage that uses a matrix twice keeps it until the end of its backward.
+void Pricer::Walk::set_idle(const Unit& unit, bool is_forward) {
+    if (p_.zero < 3) return;
+    for (State* state : states_of(unit)) {
+        if (!state->gathered || (is_in_both(*state) && (is_forward || unit.is_head))) continue;
+        state->is_idle = true;
+        idle_.push_back(state);
+    }
 }
 
 // --- Gradients
 
-bool Pricer::Walk::need_gradients(Unit& unit) {
-    for (size_t i = 0; i < reductions_.size();)
-        if (reductions_[i].unit == &unit)
-            finish_reduction(i);
-        else
-            ++i;
+bool Pricer::Walk::need_gradients(const Unit& unit, bool is_early) {
     bool is_new = false;
-    for (size_t s = 0; s < kSets; ++s) {
-        const double values = unit.of(sets_[s]);
-        is_new = is_new || (values > 0 && !unit.has_gradients[s]);
-        if (stored_ != made_ || !std::exchange(unit.has_gradients[s], true)) bytes_ += made_ * values;
+    for (size_t s = 0; s < unit.probe->states.size(); ++s) {
+        if (unit.probe->states[s].is_early != is_early) continue;
+        State& state = *of_units_[unit.first + s];
+        for (size_t i = 0; i < reductions_.size();)
+            if (reductions_[i].state == &state)
+                finish_reduction(i);
+            else
+                ++i;
+        is_new = is_new || !state.has_gradients || stored_ != made_;
+        if (stored_ != made_ || !std::exchange(state.has_gradients, true)) bytes_ += made_ * state.sum->of->values;
     }
-    return is_new || stored_ != made_;
+    return is_new;
 }
 
-namespace {
-
-// The pieces of a pass until the gradients of experts are complete, and the rest.
-std::pair<std::span<const Piece>, std::span<const Piece>> at_experts(std::span<const Piece> pieces) {
-    const auto place = std::ranges::find(pieces, Piece::Then::experts_are_complete, &Piece::then);
-    const auto until = to_size(place - pieces.begin()) + (place == pieces.end() ? 0 : 1);
-    return {pieces.first(until), pieces.subspan(until)};
-}
-
-}  // namespace
-
-// The unit's gradients of a microbatch are complete: those of experts in the middle of the pass, all behind the rest.
-// `freed`: bytes of what the pass's are above, which are gone at its end.
-void Pricer::Walk::contribute(Unit& unit, const Run& run, const UnitPass& pass, double freed, bool is_new) {
-    --unit.left;
-    bytes_ += freed + pass.at_experts;
-    contribute_set(unit, kExperts, run);
-    bytes_ -= freed + pass.at_experts;
-    note(freed + pass.peak_behind);
-    run_pieces(at_experts(pass.pieces).second, true, is_new);
-    contribute_set(unit, kDense, run);
-    // Norms of layers, whose gradients are summed over tp too, are reduced last, and by themselves.
-    const bool is_layer = !unit.is_head && !unit.is_embedding;
-    if (is_layer && reduces(unit) && p_.tp > 1 && p_.sequence_parallel) reduce_norms(unit, run);
-}
-
-void Pricer::Walk::contribute_set(Unit& unit, size_t set, const Run& run) {
-    const double values = unit.of(sets_[set]);
+// The gradients of a microbatch are complete.
+void Pricer::Walk::complete(State& state, const Run& run) {
+    --state.left;
     if (stored_ != made_) {
-        bytes_ -= made_ * values;
-        if (!std::exchange(unit.has_gradients[set], true)) bytes_ += stored_ * values;
+        bytes_ -= made_ * state.sum->of->values;
+        if (!std::exchange(state.has_gradients, true)) bytes_ += stored_ * state.sum->of->values;
     }
-    if (reduces(unit) && values > 0) begin_reduction(unit, set, is_awaited(run));
+    if (p_.zero >= 2 || state.left <= 0) begin_reduction(state, is_awaited(run));
 }
 
 // A backward waits for earlier reductions where the memory of gradients is bounded in each microbatch, and in the last
 // backward of the first stage.
 bool Pricer::Walk::is_awaited(const Run& run) const {
     const auto has_ended = [&](const Run& r) { return &r == &run || r.left <= 0; };
-    return p_.zero >= 2 || (p_.zero == 1 && run.stage->is_first && std::ranges::all_of(runs_, has_ended));
+    return p_.zero >= 2 || (run.stage->is_first && std::ranges::all_of(runs_, has_ended));
 }
 
-void Pricer::Walk::reduce_norms(Unit& unit, const Run& run) {
-    Set& dense = sets_[kDense];
-    if (p_.zero == 0 && dense.shards <= 1) return;
-    if (is_awaited(run)) finish_until(to_size(p_.reductions - 1));
-    reductions_.push_back({begin(dense.free, norm_seconds_), &dense, &unit, 0, 0, false});
-}
-
-void Pricer::Walk::begin_reduction(Unit& unit, size_t s, bool awaited) {
-    Set& set = sets_[s];
-    const double values = unit.of(set), bytes = reduced_ * values;
+void Pricer::Walk::begin_reduction(State& state, bool awaited) {
+    const Layout::Sum& sum = *state.sum;
+    double& free = shards_free_[sum.of->of_experts() ? 1 : 0];
+    if (sum.in_one) return sums_.push_back({begin(free, sum.reduce), &state, 0, false});
     if (awaited) finish_until(to_size(p_.reductions - 1));
-    if (values != set.reduced_values) {
-        set.reduced_values = values;
-        set.shard = shard_of(values, set.shards);
-        set.reduce_seconds = set.shards <= 1 ? 0.0
-                             : p_.zero == 0  ? prices_.all_reduce(bytes, set.over)
-                                             : prices_.gather(bytes, set.over);
-    }
-    const bool adds = std::exchange(unit.was_reduced[s], true) && p_.zero >= 2;
-    double of_operation = adds ? made_ * set.shard : 0;
-    if (p_.zero >= 2 && !adds) bytes_ += stored_ * set.shard;
+    const double bytes = reduced_ * sum.of->values;
+    const bool adds = std::exchange(state.was_reduced, true) && p_.zero >= 2;
+    double of_operation = adds ? made_ * sum.shard : 0;
+    if (p_.zero >= 2 && !adds) bytes_ += stored_ * sum.shard;
     if (p_.zero > 0 && reduced_ != stored_) {  // rounded before they are sent
-        clock_.compute(prices_.pass((stored_ + reduced_) * values));
+        run_kernel((stored_ + reduced_) * sum.of->values);
         of_operation += bytes;
-        if (p_.zero >= 2 && std::exchange(unit.has_gradients[s], false)) bytes_ -= stored_ * values;
+        if (p_.zero >= 2 && std::exchange(state.has_gradients, false)) bytes_ -= stored_ * sum.of->values;
     }
     bytes_ += of_operation;
     note(0);
-    reductions_.push_back({begin(set.free, set.reduce_seconds), &set, &unit, values, of_operation, adds});
+    reductions_.push_back({begin(free, sum.reduce), &state, of_operation, adds});
 }
 
 void Pricer::Walk::finish_reduction(size_t place) {
     const Reduction r = reductions_[place];
+    const Layout::Sum& sum = *r.state->sum;
     reductions_.erase(reductions_.begin() + static_cast<std::ptrdiff_t>(place));
     wait_for(r.operation);
-    if (r.values == 0) return;
     bytes_ -= r.bytes;
-    const auto s = to_size(r.set - sets_.data());
     static const double kAddition = bytes_of_addition();
-    if (r.adds) clock_.compute(prices_.pass(kAddition * r.values / r.set->shards));
-    if (p_.zero >= 2 && std::exchange(r.unit->has_gradients[s], false)) bytes_ -= stored_ * r.values;
+    if (r.adds) run_kernel(kAddition * sum.of->values / sum.shards);
+    if (p_.zero >= 2 && std::exchange(r.state->has_gradients, false)) bytes_ -= stored_ * sum.of->values;
     // What two ranks of the pipeline share is summed by both after all passes: Pricer::sum_of_ends().
-    if (r.unit->left > 0 || r.set->copies.ranks <= 1 || is_shared_with_another_rank(*r.unit)) return;
-    const double bytes = stored_ * r.values / (p_.zero > 0 ? r.set->shards : 1);
-    sums_.push_back({begin(sums_end_, prices_.all_reduce(bytes, r.set->copies)), r.set, r.unit, 0, 0, false});
+    if (r.state->left <= 0 && sum.add > 0 && !is_shared_with_another_rank(*r.state))
+        sums_.push_back({begin(beyond_free_[sum.of->of_layers > 1 ? 1 : 0], sum.add), r.state, 0, false});
 }
 
 void Pricer::Walk::finish_until(size_t most) {
     while (reductions_.size() > most) finish_reduction(0);
 }
 
-// Sums over replicas, and all of ZeRO-0, are waited for in the order of the model, the reverse of that of their begins.
+// Sums over all ranks, and those beyond the shards, are waited for in the order of the model, the reverse of that of
+// their begins.
 void Pricer::Walk::finish_gradients() {
-    if (p_.zero == 0) std::ranges::stable_sort(reductions_, {}, &Reduction::unit);
     finish_until(0);
-    std::ranges::stable_sort(sums_, {}, &Reduction::unit);
+    std::ranges::stable_sort(sums_, {}, &Reduction::state);
     for (const Reduction& sum : sums_) wait_for(sum.operation);
     sums_.clear();
 }
 
-// The head's matrix, whose gradients a forward completes.
-void Pricer::Walk::take_head(Unit& unit, const Run& run) {
-    --unit.left;
-    contribute_set(unit, kDense, run);
-}
-
-// The norm before the head's matrix, whose gradients were there in the forward.
-void Pricer::Walk::end_head(Unit& unit, const Run& run) {
-    if (p_.zero >= 2 || run.left <= 0) reduce_norms(unit, run);
-}
-
 // --- Passes
 
-void Pricer::Walk::pass(double seconds, double idle) {
-    clock_.compute(seconds);
-    clock_.now += idle;
-    passed_ += seconds + idle;
+// `more`: seconds of its kernels.
+void Pricer::Walk::run_kernels(const Piece& piece, double more) {
+    if (piece.launches > 0) {
+        // A launch waits until the kernel before those in the queue has begun.
+        const double until = launched_ - simulate::kLaunchesAhead * launch_;
+        begun_.push_back({launched_, clock_.now});
+        while (oldest_ + 2 < begun_.size() && begun_[oldest_ + 1].launched <= until) ++oldest_;
+        if (const auto [launched, when] = begun_[oldest_]; launched < until) {
+            const Begun& next = begun_[oldest_ + 1];
+            host_ = std::max(host_, when + (next.when - when) * (until - launched) / (next.launched - launched));
+        }
+        wait_until(host_ + piece.launched - piece.seconds);
+        host_ += piece.launches;
+        launched_ += piece.launches;
+    }
+    clock_.compute(piece.seconds + more);
+    if (piece.launches > 0) begun_.push_back({launched_, clock_.now});
+    clock_.now += piece.idle;
+    passed_ += piece.seconds + more + piece.idle;
+}
+
+// Beside a pass.
+void Pricer::Walk::run_kernel(double bytes) {
+    const double seconds = prices_.launch_gap() + prices_.pass(bytes);
+    run_kernels({.seconds = seconds, .launches = launch_, .launched = launch_ + seconds});
+    passed_ -= seconds;
 }
 
 void Pricer::Walk::begin_copy(double bytes) {
@@ -288,14 +250,23 @@ void Pricer::Walk::leave(const UnitProbe& unit) {
 }
 
 // `copies` false: nothing of the unit is on the host. `is_new`: its gradients.
-void Pricer::Walk::run_pieces(std::span<const Piece> pieces, bool copies, bool is_new) {
+void Pricer::Walk::run_pieces(const Unit& unit, const Run& run, const UnitPass& pass, bool copies, bool is_new) {
     using Then = Piece::Then;
-    for (const Piece& piece : pieces) {
-        pass(piece.seconds + (is_new ? piece.new_gradients : 0), piece.idle);
-        if (!copies) continue;
-        if (piece.then == Then::copy_begins) begin_copy(piece.bytes);
-        if (piece.then == Then::copy_is_awaited && piece.after < copies_.size())
+    note(pass.peak);
+    for (const Piece& piece : pass.pieces) {
+        run_kernels(piece, is_new ? piece.new_gradients : 0);
+        if (piece.then == Then::gradients_are_complete) {
+            State& state = *of_units_[unit.first + piece.state];
+            if (unit.is_head && is_in_both(state)) continue;  // those of the embedding are to come
+            bytes_ += piece.bytes;
+            complete(state, run);
+            bytes_ -= piece.bytes;
+            note(piece.peak);
+        } else if (copies && piece.then == Then::copy_begins) {
+            begin_copy(piece.bytes);
+        } else if (copies && piece.then == Then::copy_is_awaited && piece.after < copies_.size()) {
             wait_until(copies_[copies_.size() - 1 - piece.after]);
+        }
     }
 }
 
@@ -307,80 +278,70 @@ void Pricer::Walk::begin_forward(Run& run, bool turns_round) {
 }
 
 void Pricer::Walk::forward_unit(size_t u, const Run& run) {
-    Unit& unit = units_[u];
+    const Unit& unit = units_[u];
     if (u > run.begin) leave(*units_[u - 1].probe);
-    use(*unit.of_values);
+    use(unit);
     if (u + 1 < run.end) prefetch(units_[u + 1]);
-    const bool is_new = unit.is_head && need_gradients(unit);
-    note(unit.probe->forward.peak);
-    run_pieces(unit.probe->forward.pieces, true, is_new);
+    const bool is_new = need_gradients(unit, true);
+    run_pieces(unit, run, unit.probe->forward, true, is_new);
     bytes_ += unit.probe->kept;
-    // A stage that uses a matrix twice keeps it until the end of its backward.
-    if (!(tied_in_stage_ && (unit.is_head || unit.is_embedding))) set_idle(*unit.of_values);
-    if (unit.is_head && !tied_in_stage_) take_head(unit, run);
+    set_idle(unit, true);
 }
 
 void Pricer::Walk::backward_unit(size_t u, const Run& run, bool input_only) {
-    Unit& unit = units_[u];
-    Unit& of_values = *unit.of_values;
-    if (unit.is_embedding)
-        release_idle(of_values);
-    else
-        use(unit);
-    if (u > run.begin && !units_[u - 1].is_embedding) prefetch(units_[u - 1]);
-    const bool is_new = !input_only && !unit.is_head && need_gradients(of_values);
-    const UnitPass& pass = input_only ? unit.probe->input : unit.probe->backward;
-    note(pass.peak - unit.probe->kept);
+    const Unit& unit = units_[u];
     const bool is_offloaded = u + 1 < run.end || run.stays == 0;
-    run_pieces(input_only ? pass.pieces : at_experts(pass.pieces).first, is_offloaded, is_new);
+    if (is_offloaded)
+        for (const double bytes : unit.probe->returning) begin_copy(bytes);
+    use(unit, !unit.is_embedding);
+    run_pieces(unit, run, unit.probe->recompute, is_offloaded, false);
+    if (u > run.begin && !units_[u - 1].is_embedding) prefetch(units_[u - 1]);
+    const bool is_new = !input_only && need_gradients(unit, false);
+    run_pieces(unit, run, input_only ? unit.probe->input : unit.probe->backward, is_offloaded, is_new);
     bytes_ -= unit.probe->kept - (input_only ? unit.probe->kept_for_weight : 0);
-    if (!(tied_in_stage_ && unit.is_head)) set_idle(of_values);
-    if (input_only) return;
-    if (unit.is_head)
-        end_head(unit, run);
-    else
-        contribute(of_values, run, pass, 0, is_new);
+    set_idle(unit, false);
 }
 
 // Whether data parallelism does nothing in a pass: between the first and the last microbatch of ZeRO-0 and 1, as all
 // weights have been gathered, all gradients have their memory, and none is complete.
 bool Pricer::Walk::is_plain(const Run& run, bool is_forward) const {
     if (p_.zero >= 2 || stored_ != made_ || tied_ || run.stage->offloaded > 0 || run.begin == run.end) return false;
-    const Unit& last = units_[run.end - 1];
-    return is_forward ? run.has_gathered && (!last.is_head || (run.has_gradients && last.left > 1))
-                      : run.has_gradients && run.left > 0;
+    return is_forward ? run.has_gathered && !run.has_early : run.has_gradients && run.left > 0;
 }
 
 void Pricer::Walk::run_plain(const Pass& of) {
     note(of.peak);
-    pass(of.seconds, of.idle);
+    run_kernels(of.piece);
     bytes_ += of.bytes;
 }
 
 // Before a pass unit by unit.
 void Pricer::Walk::count_plain(Run& run) {
     for (size_t u = run.begin; u < run.end; ++u)
-        if (!units_[u].is_head) units_[u].left -= run.plain;
+        for (size_t s = 0; s < units_[u].probe->states.size(); ++s)
+            if (!units_[u].probe->states[s].is_early) of_units_[units_[u].first + s]->left -= run.plain;
     run.plain = 0;
 }
 
 void Pricer::Walk::forward(size_t stage, bool turns_round) {
     Run& run = runs_[stage];
     begin_forward(run, turns_round);
-    if (is_plain(run, true)) {
-        if (units_[run.end - 1].is_head) --units_[run.end - 1].left;
-        return run_plain(run.stage->f);
-    }
+    if (is_plain(run, true)) return run_plain(run.stage->f);
     run.has_gathered = true;
     for (size_t u = run.begin; u < run.end; ++u) forward_unit(u, run);
     bytes_ += run.stays;
     if (run.stays == 0 && run.end > run.begin) leave(*units_[run.end - 1].probe);
 }
 
-void Pricer::Walk::take_head() {
+void Pricer::Walk::take_early() {
     for (const Run& run : runs_)
-        for (size_t u = run.begin; u < run.end; ++u)
-            if (units_[u].is_head && !tied_in_stage_) need_gradients(units_[u]), take_head(units_[u], run);
+        for (size_t u = run.begin; u < run.end; ++u) {
+            if (run.has_early) need_gradients(units_[u], true);
+            for (size_t s = 0; s < units_[u].probe->states.size(); ++s) {
+                State& state = *of_units_[units_[u].first + s];
+                if (units_[u].probe->states[s].is_early && !is_in_both(state)) complete(state, run);
+            }
+        }
 }
 
 void Pricer::Walk::backward(size_t stage, bool input_only) {
@@ -415,15 +376,10 @@ void Pricer::Walk::backward_weight(size_t stage) {
     run.has_gradients = true;
     count_plain(run);
     for (size_t u = run.end; u-- > run.begin;) {
-        Unit& unit = units_[u];
-        const bool is_new = !unit.is_head && need_gradients(*unit.of_values);
-        note(unit.probe->weight.peak);
-        run_pieces(at_experts(unit.probe->weight.pieces).first, true, is_new);
+        const Unit& unit = units_[u];
+        const bool is_new = need_gradients(unit, false);
+        run_pieces(unit, run, unit.probe->weight, true, is_new);
         bytes_ -= unit.probe->kept_for_weight;
-        if (unit.is_head)
-            end_head(unit, run);
-        else
-            contribute(*unit.of_values, run, unit.probe->weight, unit.probe->kept_for_weight, is_new);
     }
 }
 

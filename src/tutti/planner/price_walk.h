@@ -28,7 +28,7 @@ class Pricer::Walk {
     void backward(size_t stage, bool input_only = false);
     void backward_weight(size_t stage);
     void overlap(size_t forward_stage, size_t backward_stage);  // their units in turns
-    void take_head();  // the head's gradients, which a forward takes: for walks of backwards alone
+    void take_early();  // gradients that a forward completes: for walks of backwards alone
     void finish_gradients();
 
     double now() const { return clock_.now; }
@@ -42,74 +42,64 @@ class Pricer::Walk {
     void forget_most() { most_ = bytes_; }
 
   private:
-    enum Values { kExperts, kDense, kSets };
     struct Operation {
         double begin = 0, seconds = 0;
     };
-    struct Set {  // of dense parameters, or of experts: their groups
-        double UnitProbe::*values;
-        double shards;
-        simulate::Group over, copies;
-        double free = 0;  // when the last operation ends
-        // Of the last unit, which most others are like. shard: its values.
-        double gathered_values = -1, gather_seconds = 0, reduced_values = -1, reduce_seconds = 0, shard = 0;
+    struct State {  // of parallel::DataParallel
+        const Layout::Sum* sum;
+        double left;  // contributions of microbatches to its gradients that are to come
+        bool gathering = false, gathered = false, is_idle = false, has_gradients = false, was_reduced = false;
+        Operation gather = {};
     };
     struct Unit {
         const UnitProbe* probe;
-        double left;                    // microbatches whose gradients are to come
-        bool is_head = false;           // gradients of its matrix are taken in the forward
-        bool is_embedding = false;      // whose weights no backward reads
-        double dense = 0, experts = 0;  // values; those of a shared matrix are the head's
-        Unit* of_values = nullptr;      // the unit that has its values
-        bool gathering = false, gathered = false, is_idle = false;
-        std::array<bool, kSets> has_gradients = {}, was_reduced = {};
-        std::array<Operation, kSets> gather = {};
-        double of(const Set& set) const { return set.values == &UnitProbe::dense ? dense : experts; }
+        size_t first;  // of its states, in of_units_
+        bool is_head = false;
+        bool is_embedding = false;  // whose weights no backward reads
     };
     struct Run {  // of units: a stage
         size_t begin = 0, end = 0;
         const Stage* stage;
         double left;
         bool has_gathered = false, has_gradients = false;
-        double plain = 0;  // backwards that its units do not count yet
-        double stays = 0;  // bytes of the last unit that a forward has not offloaded
+        bool has_early = false;  // gradients that a forward completes
+        double plain = 0;        // backwards that its states do not count yet
+        double stays = 0;        // bytes of the last unit that a forward has not offloaded
     };
     struct Reduction {
         Operation operation;
-        Set* set;
-        Unit* unit;
-        double values, bytes;  // bytes: of what is sent and received
-        bool adds;             // what is received to the shard
+        State* state;
+        double bytes;  // of what is sent and received
+        bool adds;     // what is received to the shard
     };
 
     Operation begin(double& free, double seconds) const;
     void wait_for(const Operation& operation);
 
-    void begin_gather(Unit& unit);
-    void use(Unit& unit);
+    std::span<State* const> states_of(const Unit& unit) const {
+        return std::span(of_units_).subspan(unit.first, unit.probe->states.size());
+    }
+    void begin_gather(State& state);
+    void use(const Unit& unit, bool reads = true);
     void prefetch(const Unit& unit);
-    void set_idle(Unit& unit);
-    void release_idle(const Unit& but);
-    bool need_gradients(Unit& unit);  // whether they are new
-    bool reduces(const Unit& unit) const { return p_.zero >= 2 || unit.left <= 0; }
-    bool is_shared_with_another_rank(const Unit& unit) const {
-        return run_.model.tie_embeddings && p_.pp > 1 && !tied_ && (unit.is_head || unit.is_embedding);
+    void set_idle(const Unit& unit, bool is_forward);
+    bool need_gradients(const Unit& unit, bool is_early);  // whether some are new
+    bool is_in_both(const State& state) const { return tied_in_stage_ && state.sum->of->is_shared; }
+    bool is_shared_with_another_rank(const State& state) const {
+        return p_.pp > 1 && !tied_ && state.sum->of->is_shared;
     }
     void begin_copy(double bytes);
     void leave(const UnitProbe& unit);
-    void run_pieces(std::span<const Piece> pieces, bool copies = true, bool is_new = false);
-    void contribute(Unit& unit, const Run& run, const UnitPass& pass, double freed, bool is_new);
-    void contribute_set(Unit& unit, size_t set, const Run& run);
+    void run_pieces(const Unit& unit, const Run& run, const UnitPass& pass, bool copies, bool is_new);
+    void complete(State& state, const Run& run);
     bool is_awaited(const Run& run) const;
-    void reduce_norms(Unit& unit, const Run& run);
-    void take_head(Unit& unit, const Run& run);
-    void end_head(Unit& unit, const Run& run);
-    void begin_reduction(Unit& unit, size_t set, bool awaited);
+    void begin_reduction(State& state, bool awaited);
     void finish_reduction(size_t place);
     void finish_until(size_t most);
 
     bool is_plain(const Run& run, bool is_forward) const;
-    void pass(double seconds, double idle);
+    void run_kernels(const Piece& piece, double more = 0);
+    void run_kernel(double bytes);
     void run_plain(const Pass& of);
     void count_plain(Run& run);
     void forward_unit(size_t unit, const Run& run);
@@ -118,25 +108,36 @@ class Pricer::Walk {
     void note(double bytes) { most_ = std::max(most_, bytes_ + bytes); }
 
     const simulate::MachinePrices& prices_;
+    const Layout& layout_;
     const spec::RunSpec& run_;
     const spec::ParallelSpec& p_;
     const bool masters_gathered_;
+    const double launch_;  // seconds of the host for a kernel
     // Bytes of a weight, of a gradient while it is made, as it is stored and as it is reduced.
     const double value_, made_ = 4, stored_, reduced_;
     const double hidden_;
     simulate::Clock clock_;
-    std::array<Set, kSets> sets_;
-    double norm_seconds_ = 0;  // of the reduction of a vector of the model's width
+    // When the last operation of a group ends: of the shards, and of those of experts; of the ranks beyond, and of
+    // those with ranks of a layer.
+    std::array<double, 2> shards_free_ = {}, beyond_free_ = {};
     // Embedding and head are here and share their matrix; and one stage has both, so that its gradient is complete once
     // a microbatch.
     bool tied_ = false, tied_in_stage_ = false;
+    std::vector<State> states_;  // in the order of the model
+    std::vector<State*> of_units_;
     std::vector<Unit> units_;
     std::vector<Run> runs_;
-    std::vector<Unit*> idle_;  // gathered units that are freed when another one is used
+    std::vector<State*> idle_;  // that are gathered, and freed when another unit is used
     std::vector<Reduction> reductions_;
-    std::vector<Reduction> sums_;  // over replicas, which are the same ranks for all sets
-    double sums_end_ = 0;
+    std::vector<Reduction> sums_;  // that are waited for after all passes
     double passed_ = 0;
+    // The host, beside the kernels: when it has launched those so far, its seconds for them, and when kernels began.
+    double host_ = 0, launched_ = 0;
+    struct Begun {
+        double launched, when;
+    };
+    std::vector<Begun> begun_;
+    size_t oldest_ = 0;           // of begun_ that matters
     std::vector<double> copies_;  // between device and host: when they end
     double bytes_ = 0, most_ = 0, offloaded_ = 0, waiting_ = 0;
 };

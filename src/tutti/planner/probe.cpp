@@ -11,7 +11,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
-#include "tutti/parallel/groups.h"
+#include "tutti/parallel/data_parallel.h"
 #include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/rules.h"
@@ -38,34 +38,28 @@ std::pair<std::vector<size_t>, std::vector<int64_t>> kinds_of(const spec::ModelS
 }
 
 // The ranks of the grid of the layers alone: tensor, context and expert parallelism, with as few replicas as experts
-// allow; of experts two copies where the run has them, so that their gradients are reduced.
-int ranks_of_layers(spec::RunSpec& run, int ranks) {
+// allow, but two copies of all, so that gradients are reduced.
+int ranks_of_layers(spec::RunSpec& run) {
     spec::ParallelSpec& p = run.parallel;
     const auto of_replica = static_cast<int>(p.tp * p.cp), experts = static_cast<int>(p.ep * p.etp);
-    int fitting = 0;
-    for (int dp = 1; dp * of_replica <= ranks; ++dp) {
-        if ((ranks / of_replica) % dp != 0 || !spec::ep_fits(run, dp * of_replica)) continue;
-        fitting = dp;
-        if (run.model.moe.experts == 0 || dp * of_replica > experts) break;
+    for (int dp = 2; dp <= 2 * experts; ++dp) {
+        p.dp_shard = dp;
+        if (dp * of_replica > experts && spec::ep_fits(run, dp * of_replica)) return dp * of_replica;
     }
-    check(fitting > 0, "ep ", p.ep, " does not fit on ", ranks, " ranks");
-    p.dp_shard = fitting;
-    return fitting * of_replica;
+    throw Error(concat("ep ", p.ep, " does not fit"));
 }
 
 // Appends a piece, as one with the last, if nothing follows that.
 void join(std::vector<Piece>& pieces, Piece next) {
     if (!pieces.empty() && pieces.back().then == Piece::Then::ends) {
-        next.seconds += pieces.back().seconds;
-        next.idle += pieces.back().idle;
-        next.new_gradients += pieces.back().new_gradients;
+        next.prepend(pieces.back());
         pieces.pop_back();
     }
     pieces.push_back(next);
 }
 
 void join_pieces(UnitProbe& unit) {
-    for (UnitPass* pass : {&unit.forward, &unit.input, &unit.weight, &unit.backward}) {
+    for (UnitPass* pass : {&unit.forward, &unit.recompute, &unit.input, &unit.weight, &unit.backward}) {
         for (const Piece& piece : std::exchange(pass->pieces, {})) join(pass->pieces, piece);
         for (Piece& piece : pass->pieces) piece.new_gradients = std::max(0.0, piece.new_gradients);
     }
@@ -78,7 +72,7 @@ struct Cut {
     bool is_whole = false;
 };
 
-// By pass, what each kernel of the second microbatch takes more in the first one, whose gradients are new. Kernels that
+// By pass, what each kernel of the last microbatch takes more in the first one, whose gradients are new. Kernels that
 // only the first one has, as some gradients begin as zeros, count to the one behind them. `seconds`: of the calls.
 std::vector<std::vector<double>> more_where_new(const rehearsal::PartsRehearsal& of, std::span<const double> seconds) {
     const Program& program = of.whole.program;
@@ -89,11 +83,11 @@ std::vector<std::vector<double>> more_where_new(const rehearsal::PartsRehearsal&
                 by_pass[program.actions[i].place].push_back(run->call);
         return by_pass;
     };
-    const auto first = calls_of(0, of.parts.begin), second = calls_of(of.parts.begin, of.parts.end);
+    const auto first = calls_of(0, of.parts.last), last = calls_of(of.parts.last, program.actions.size());
     std::vector<std::vector<double>> more(program.places.size());
     for (size_t pass = 0; pass < more.size(); ++pass) {
         auto next = first[pass].begin();
-        for (const size_t call : second[pass]) {
+        for (const size_t call : last[pass]) {
             double& difference = more[pass].emplace_back(-seconds[call]);
             const auto found = std::find_if(next, first[pass].end(), [&](size_t other) {
                 return program.calls[other].kernel == program.calls[call].kernel;
@@ -105,38 +99,51 @@ std::vector<std::vector<double>> more_where_new(const rehearsal::PartsRehearsal&
     return more;
 }
 
-// Cuts the passes of `microbatch`, the second of three, into pieces, in order, each with a place of its own and the
-// seconds of its kernels. The last one reduces the gradients of experts as soon as they are complete.
-std::vector<Cut> cut(const rehearsal::PartsRehearsal& rehearsed, Program& microbatch,
+// Cuts the passes of the last microbatch, which is all that is left of `program`, into pieces, in order, each with a
+// place of its own and the seconds of its kernels.
+std::vector<Cut> cut(const rehearsal::PartsRehearsal& rehearsed, Program& program,
                      const simulate::TimelinePrices& prices) {
     using Then = Piece::Then;
-    std::vector<size_t> kernels(microbatch.places.size()), before_reduction(microbatch.places.size());
-    for (const rehearsal::Action& action : std::span(rehearsed.whole.program.actions).subspan(rehearsed.parts.end)) {
-        const auto* begin = std::get_if<rehearsal::BeginOperation>(&action.what);
-        if (std::holds_alternative<rehearsal::RunKernel>(action.what)) ++kernels[action.place];
-        if (begin != nullptr && rehearsal::sums_experts(microbatch.groups[begin->group].name))
-            before_reduction[action.place] = kernels[action.place];
-    }
-    std::ranges::fill(kernels, 0);
+    program = rehearsed.whole.program;
+    program.actions.erase(program.actions.begin(),
+                          program.actions.begin() + static_cast<std::ptrdiff_t>(rehearsed.parts.last));
+    std::vector<size_t> kernels(program.places.size());
     std::vector<double> seconds;  // of the calls
-    for (const rehearsal::KernelCall& call : microbatch.calls) seconds.push_back(prices.kernel(call));
+    for (const rehearsal::KernelCall& call : program.calls) seconds.push_back(prices.kernel(call));
     const std::vector<std::vector<double>> more = more_where_new(rehearsed, seconds);
     std::vector<Cut> cuts;
-    std::vector<size_t> latest(microbatch.places.size());  // of a pass, in `cuts`, from 1
-    std::vector<uint64_t> copies;
-    for (rehearsal::Action& action : microbatch.actions) {
-        const size_t pass = action.place;
+    std::vector<size_t> latest(program.places.size());  // of a pass, in `cuts`, from 1
+    const auto open = [&](size_t pass) -> Cut& {
         if (latest[pass] == 0 || cuts[latest[pass] - 1].is_whole) {
-            cuts.push_back({pass, microbatch.places.size()});
+            cuts.push_back({pass, program.places.size()});
             latest[pass] = cuts.size();
-            microbatch.places.push_back("");
+            program.places.push_back("");
         }
-        auto& [of, place, piece, is_whole] = cuts[latest[pass] - 1];
+        return cuts[latest[pass] - 1];
+    };
+    auto unit = rehearsed.parts.passes.begin();
+    size_t completions = 0;  // of the unit
+    const auto complete_before = [&](size_t action) {
+        for (; unit != rehearsed.parts.passes.end(); ++unit, completions = 0)
+            for (; completions < unit->completions.size(); ++completions) {
+                if (unit->completions[completions].action > action) return;
+                Cut& last = open(unit->place);
+                last.piece.then = Then::gradients_are_complete;
+                last.is_whole = true;
+            }
+    };
+    std::vector<uint64_t> copies;
+    for (size_t i = 0; i < program.actions.size(); ++i) {
+        rehearsal::Action& action = program.actions[i];
+        const size_t pass = action.place;
+        complete_before(rehearsed.parts.last + i);
+        auto& [of, place, piece, is_whole] = open(pass);
         action.place = place;
         if (const auto* run = std::get_if<rehearsal::RunKernel>(&action.what)) {
             piece.seconds += seconds[run->call];
-            piece.new_gradients += more[pass][kernels[pass]];
-            if (++kernels[pass] == before_reduction[pass]) piece.then = Then::experts_are_complete;
+            piece.launches += prices.launch;
+            piece.launched = std::max(piece.launched, piece.launches) + seconds[run->call];
+            piece.new_gradients += more[pass][kernels[pass]++];
         } else if (const auto* begin = std::get_if<rehearsal::BeginCopy>(&action.what)) {
             piece.then = Then::copy_begins;
             piece.bytes = begin->bytes;
@@ -178,18 +185,16 @@ double hidden_bytes(const spec::RunSpec& run) {
 
 }  // namespace
 
-size_t groups_that_sum(const spec::RunSpec& run, const mesh::Mesh& mesh, std::span<const mesh::Axes> partial,
+size_t groups_that_sum(const spec::RunSpec& run, const mesh::Mesh& mesh, std::span<const SummedTogether> sums,
                        bool ends_are_shared) {
     std::set<std::pair<mesh::Axes, bool>> groups;  // with other stages of the pipeline
     const auto add = [&](mesh::Axes over, bool between_stages) {
         if (between_stages || (!over.empty() && mesh.size(over) > 1))
             groups.emplace(parallel::axes_of_group(mesh, over), between_stages);
     };
-    for (const mesh::Axes axes : partial)
+    for (const auto& [values, axes, of_layers, is_shared] : sums)
         for (const bool between_stages : {false, true}) {
-            // A matrix of words is cut over tp, and has no experts.
-            if (between_stages && (!ends_are_shared || axes.contains(mesh::Axis::edp) || axes.contains(mesh::kTp)))
-                continue;
+            if (between_stages && (!ends_are_shared || !is_shared)) continue;
             const parallel::SumAxes sum = parallel::axes_of_sum(
                 mesh, parallel::Zero{static_cast<uint8_t>(run.parallel.zero)}, axes, between_stages);
             if (!sum.in_one) add(sum.first, false);
@@ -207,7 +212,7 @@ size_t groups_that_sum(const spec::RunSpec& run, const mesh::Mesh& mesh, std::sp
 
 namespace {
 
-// A rank's second microbatch of three, with its seconds.
+// A rank's last microbatch of two, with its seconds.
 struct Microbatch {
     rehearsal::PartsRehearsal of;
     std::vector<Cut> cuts;
@@ -224,12 +229,9 @@ Microbatch rehearse_slowest(const spec::RunSpec& run, const rehearsal::Target& t
     for (const int rank : ranks) {
         auto& [of, cuts, seconds] = all.emplace_back();
         of = rehearsal::rehearse_parts(run, target, world, rank);
-        const Program& whole = of.whole.program;
-        Program& microbatch = microbatches.emplace_back(Program{whole.groups, whole.places, whole.calls, {}});
-        microbatch.actions.assign(whole.actions.begin() + static_cast<std::ptrdiff_t>(of.parts.begin),
-                                  whole.actions.begin() + static_cast<std::ptrdiff_t>(of.parts.end));
-        cuts = cut(of, microbatch, prices);
+        cuts = cut(of, microbatches.emplace_back(), prices);
     }
+    prices.launch = 0;  // a walk has the host
     const std::vector<std::vector<double>> seconds = simulate::lay_out(ranks, microbatches, prices, false).of_place;
     for (size_t i = 0; i < all.size(); ++i) all[i].seconds = seconds[i];
     Microbatch& slowest = *std::ranges::max_element(
@@ -252,22 +254,30 @@ class Reading {
                 passes_.push_back({Kind::none});
                 continue;
             }
-            const auto unit = std::ranges::find(parts_.values, place.substr(name + 4), &rehearsal::UnitValues::unit);
+            const auto unit = std::ranges::find(parts_.units, place.substr(name + 4));
             passes_.push_back({place.starts_with("forward")           ? Kind::forward
+                               : place.starts_with("recompute")       ? Kind::recompute
                                : place.starts_with("backward weight") ? Kind::weight
                                                                       : Kind::input,
-                               to_size(unit - parts_.values.begin())});
+                               to_size(unit - parts_.units.begin())});
         }
-        for (const rehearsal::UnitValues& values : parts_.values)
-            units_.push_back(
-                {.dense = static_cast<double>(values.dense), .experts = static_cast<double>(values.experts)});
+        units_.resize(parts_.units.size());
     }
 
-    // `hidden`: bytes of an activation between layers.
-    std::vector<UnitProbe> units(double hidden, bool splits) {
+    // `sums`: those of the units.
+    std::vector<UnitProbe> units(bool splits, const mesh::Mesh& mesh, std::vector<SummedTogether>& sums) {
+        read_states(mesh, sums);
         read_pieces();
         read_forward_bytes();
-        read_backward_bytes(hidden, splits);
+        read_backward_bytes(splits);
+        // A matrix that embedding and head share, where each has its own: the head's forward completes it.
+        UnitProbe& head = units_.back();
+        for (size_t s = 0; s < head.states.size(); ++s) {
+            if (!sums[head.states[s].sum].is_shared) continue;
+            head.states[s].is_early = true;
+            head.forward.pieces.push_back(
+                {.then = Piece::Then::gradients_are_complete, .state = s, .bytes = head.kept, .peak = head.kept});
+        }
         for (UnitProbe& unit : units_) {
             unit.backward = unit.input;
             unit.backward.pieces.insert(unit.backward.pieces.end(), unit.weight.pieces.begin(),
@@ -279,7 +289,7 @@ class Reading {
     // Seconds of the update and the norm, of a value.
     double update(const simulate::TimelinePrices& prices) const {
         double values = 0, seconds = 0;
-        for (const UnitProbe& unit : units_) values += unit.dense + unit.experts;
+        for (const rehearsal::SummedTogether& state : parts_.states) values += static_cast<double>(state.values);
         for (const rehearsal::Action& action : program_.actions) {
             const rehearsal::KernelCall* call = program_.call_of(action);
             const std::string& place = program_.places[action.place];
@@ -287,6 +297,16 @@ class Reading {
                 seconds += prices.kernel(*call) / values;
         }
         return seconds;
+    }
+
+    // Those outside of passes over units.
+    void read_exchanges(LayerProbe& of) const {
+        for (const rehearsal::Action& action : program_.actions) {
+            const auto* begin = std::get_if<rehearsal::BeginOperation>(&action.what);
+            if (begin == nullptr || passes_[action.place].kind != Kind::none) continue;
+            ++of.exchanges;
+            of.exchanged += static_cast<double>(begin->operation.bytes);
+        }
     }
 
     // Beside state and activations.
@@ -297,12 +317,50 @@ class Reading {
     }
 
   private:
-    // input: a backward, where it is split that of the input, or a recompute; none: outside of units.
-    enum class Kind { none, forward, input, weight };
+    // input: a backward, where it is split that of the input; none: outside of units.
+    enum class Kind { none, forward, recompute, input, weight };
     struct PassOfUnit {
         Kind kind;
         size_t unit = 0;
     };
+
+    static UnitPass& pass_of(UnitProbe& unit, Kind kind) {
+        return kind == Kind::forward     ? unit.forward
+               : kind == Kind::recompute ? unit.recompute
+               : kind == Kind::weight    ? unit.weight
+                                         : unit.input;
+    }
+
+    void read_states(const mesh::Mesh& mesh, std::vector<SummedTogether>& sums) {
+        for (size_t s = 0; s < parts_.states.size(); ++s) {
+            const rehearsal::SummedTogether& state = parts_.states[s];
+            const mesh::Axes rest = parallel::axes_of_sum(mesh, parallel::Zero::optimizer, state.partial, false).second;
+            const SummedTogether sum{static_cast<double>(state.values), state.partial,
+                                     mesh.size(rest - mesh::Axes(mesh::Axis::dp_replicate)), state.units.size() > 1};
+            const auto known = std::ranges::find(sums, sum);
+            const size_t place = to_size(known - sums.begin());
+            if (known == sums.end()) sums.push_back(sum);
+            for (const std::string& unit : state.units) {
+                const size_t u = to_size(std::ranges::find(parts_.units, unit) - parts_.units.begin());
+                units_[u].states.push_back({place});
+                states_.resize(units_.size());
+                states_[u].push_back(s);
+            }
+        }
+    }
+
+    // The completions of a pass, in the pieces. `above`: the bytes that it begins with.
+    void read_completions(const rehearsal::UnitPass& pass, size_t unit, std::vector<Piece>& pieces, double above) {
+        auto piece = pieces.begin();
+        for (const rehearsal::Completion& of : pass.completions) {
+            piece = std::ranges::find(piece, pieces.end(), Piece::Then::gradients_are_complete, &Piece::then);
+            check(piece != pieces.end(), "a probe completes gradients in its last microbatch alone");
+            piece->state = to_size(std::ranges::find(states_[unit], of.state) - states_[unit].begin());
+            piece->bytes = static_cast<double>(of.bytes) - above;
+            piece->peak = static_cast<double>(of.peak) - above;
+            ++piece;
+        }
+    }
 
     void read_pieces() {
         for (auto [pass, at, piece, is_whole] : microbatch_.cuts) {
@@ -314,10 +372,12 @@ class Reading {
                 piece.then = Piece::Then::ends;
             }
             piece.idle = std::max(0.0, microbatch_.seconds[at] - piece.seconds);
-            std::vector<Piece>& pieces = (kind == Kind::forward  ? unit.forward
-                                          : kind == Kind::weight ? unit.weight
-                                                                 : unit.input)
-                                             .pieces;
+            std::vector<Piece>& pieces = pass_of(unit, kind).pieces;
+            if (kind != Kind::forward && unit.recompute.pieces.empty() && pieces.empty() && piece.seconds == 0 &&
+                piece.then == Piece::Then::copy_begins) {
+                unit.returning.push_back(piece.bytes);
+                continue;
+            }
             if (!pieces.empty() && pieces.back().idle == 0)
                 join(pieces, piece);
             else
@@ -333,6 +393,9 @@ class Reading {
             if (kind != Kind::forward || begins[u] >= 0) continue;
             begins[u] = static_cast<double>(pass.begin);
             units_[u].forward.peak = static_cast<double>(pass.peak - pass.begin);
+            read_completions(pass, u, units_[u].forward.pieces, begins[u]);
+            for (const Piece& piece : units_[u].forward.pieces)
+                if (piece.then == Piece::Then::gradients_are_complete) units_[u].states[piece.state].is_early = true;
             if (u + 1 == units_.size()) begins[u + 1] = static_cast<double>(pass.end);
         }
         for (size_t u = 0; u < units_.size(); ++u) units_[u].kept = begins[u + 1] - begins[u];
@@ -340,47 +403,62 @@ class Reading {
 
     // A unit's recompute or backward begins where the one behind ended, before offloaded tensors are fetched; behind a
     // recompute when that has freed its tensors.
-    void read_backward_bytes(double hidden, bool splits) {
+    void read_backward_bytes(bool splits) {
         std::vector<double> begins(units_.size(), -1);
         double level = -1;
-        for (const rehearsal::UnitPass& pass : parts_.passes) {
+        for (size_t i = 0; i < parts_.passes.size(); ++i) {
+            const rehearsal::UnitPass& pass = parts_.passes[i];
             const auto [kind, u] = passes_[pass.place];
             if (kind == Kind::forward) continue;
             UnitProbe& unit = units_.at(u);
-            const auto begin = static_cast<double>(pass.begin), end = static_cast<double>(pass.end);
-            const auto read = [&](UnitPass& into, double above) {
-                into.peak = std::max(into.peak, static_cast<double>(pass.peak) - above);
-                if (pass.at_experts == 0) return;
-                into.at_experts = static_cast<double>(pass.at_experts) - above;
-                into.peak_behind = static_cast<double>(pass.peak_behind) - above;
+            const auto begin = static_cast<double>(pass.begin);
+            // A recomputed layer's input is freed behind its pass.
+            const bool is_last = i + 1 == parts_.passes.size();
+            const auto end = static_cast<double>(is_last ? pass.end : std::min(pass.end, parts_.passes[i + 1].begin));
+            const auto read = [&](double above) {
+                UnitPass& into = pass_of(unit, kind);
+                into.peak = static_cast<double>(pass.peak) - above;
+                read_completions(pass, u, into.pieces, above);
             };
             if (kind == Kind::weight) {
-                read(unit.weight, begin);
+                read(begin);
                 continue;
             }
             if (begins[u] < 0) begins[u] = level < 0 ? begin : std::min(level, begin);
             level = end;
             // The gradient of the output has taken the place of the output. Units behind may wait for W.
-            read(unit.input, begins[u] - unit.kept);
-            if (!splits) continue;
-            const double taken = &unit == &units_.back() ? 0 : hidden;   // the gradient of the output
-            const double given = &unit == &units_.front() ? 0 : hidden;  // the gradient of the input
-            unit.kept_for_weight = unit.kept - (begins[u] - end) + taken - given;
+            read(begins[u]);
+            if (splits && kind == Kind::input) unit.kept_for_weight = unit.kept - (begins[u] - end);
         }
     }
 
     const Microbatch& microbatch_;
     const Program& program_;
     const rehearsal::Parts& parts_;
-    std::vector<PassOfUnit> passes_;  // by place
+    std::vector<PassOfUnit> passes_;           // by place
+    std::vector<std::vector<size_t>> states_;  // of each unit, in Parts::states
     std::vector<UnitProbe> units_;
 };
 
 }  // namespace
 
+void Piece::prepend(const Piece& before) {
+    launched = std::max(before.launched + seconds, before.launches + launched - before.idle);
+    launches += before.launches;
+    seconds += before.seconds;
+    idle += before.idle;
+    new_gradients += before.new_gradients;
+}
+
 double UnitPass::seconds() const {
     return std::accumulate(pieces.begin(), pieces.end(), 0.0,
                            [](double sum, const Piece& piece) { return sum + piece.seconds + piece.idle; });
+}
+
+double UnitPass::most() const {
+    double most = peak;
+    for (const Piece& piece : pieces) most = std::max(most, piece.peak);
+    return most;
 }
 
 double UnitProbe::offloaded() const { return std::accumulate(leaving.begin(), leaving.end(), 0.0); }
@@ -389,8 +467,8 @@ bool splits_backward(std::string_view schedule) {
     return schedule.starts_with("zb-") || schedule.starts_with("v-") || schedule.ends_with("-zb");
 }
 
-Probes::Probes(rehearsal::Target target, simulate::TimelinePrices prices, int ranks)
-    : target_(std::move(target)), prices_(std::move(prices)), ranks_(ranks) {}
+Probes::Probes(rehearsal::Target target, simulate::TimelinePrices prices)
+    : target_(std::move(target)), prices_(std::move(prices)) {}
 
 const Probes::Known& Probes::known(const spec::RunSpec& run) {
     const spec::ParallelSpec& p = run.parallel;
@@ -443,7 +521,7 @@ size_t Probes::rehearsed() const {
 LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     const auto [kind_of_layer, first] = kinds_of(run.model);
     spec::RunSpec small = short_run(run, first, splits);
-    const int ranks = ranks_of_layers(small, ranks_);
+    const int ranks = ranks_of_layers(small);
     const mesh::Mesh mesh = parallel::make_mesh(small, ranks);
     // One rank, or where a state passes from rank to rank all that wait for one another.
     const std::vector<int> along =
@@ -453,10 +531,11 @@ LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {
     LayerProbe result{.kind_of_layer = kind_of_layer,
                       .hidden = hidden_bytes(run),
                       .beside = reading.beside(),
-                      .partial = microbatch.of.parts.partial,
-                      .sums = groups_that_sum(small, mesh, microbatch.of.parts.partial, false),
                       .update = reading.update(prices_)};
-    const std::vector<UnitProbe> units = reading.units(result.hidden, splits);
+    reading.read_exchanges(result);
+    const std::vector<UnitProbe> units = reading.units(splits, mesh, result.sums);
+    if (rehearsal::device_sums(small, target_, ranks))
+        result.groups_that_sum = groups_that_sum(small, mesh, result.sums, false);
     result.embedding = units.front();
     result.head = units.back();
     for (const int64_t layer : first) {

@@ -6,7 +6,6 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
-#include "tutti/mesh/mesh.h"
 
 namespace tutti::rehearsal {
 
@@ -43,8 +42,6 @@ std::string mismatch(const std::string& what, int rank, const std::vector<Summar
 }
 
 }  // namespace
-
-bool sums_experts(std::string_view group) { return group.find(mesh::name_of(mesh::Axis::edp)) != group.npos; }
 
 double Program::flops() const {
     double sum = 0;

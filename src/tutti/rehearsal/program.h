@@ -76,9 +76,6 @@ struct Program {
     double flops() const;
 };
 
-// Whether a group of this name sums gradients of experts: the name has their axis of data parallelism.
-bool sums_experts(std::string_view group);
-
 // Calls of one kernel on problems of one shape.
 struct KernelTotal {
     const char* kernel = "";

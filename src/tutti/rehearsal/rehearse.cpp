@@ -59,8 +59,12 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
         peak_place_ = kStep;
     }
     size_t actions() const { return program_.actions.size(); }
-    // From now on the peak of every pass over a unit is recorded; the peaks of the step are not.
-    void record_passes(std::vector<UnitPass>* passes) { passes_ = passes; }
+    // From now on the peak of every pass over a unit is recorded, and where `gradients`, by their memory, are complete;
+    // the peaks of the step are not.
+    void record_passes(std::vector<UnitPass>* passes, std::unordered_map<const Buffer*, size_t> gradients) {
+        passes_ = passes;
+        gradients_ = std::move(gradients);
+    }
     // Actions [begin, end) stand for `times` repetitions.
     void repeat(size_t begin, size_t end, int64_t times) {
         for (size_t i = begin; i < end; ++i) program_.actions[i].times = times;
@@ -114,10 +118,9 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
         if (span == kNone) return;
         look_at_peak();
         note_memory();
-        if (passes_ != nullptr && !passes_->empty() && passes_->back().place == place_) {
-            UnitPass& pass = passes_->back();
-            (pass.at_experts > 0 ? pass.peak_behind : pass.peak) = memory_->total().peak;
-            pass.end = memory_->total().current;
+        if (UnitPass* pass = current_pass()) {
+            note_peak(*pass);
+            pass->end = memory_->total().current;
         }
         place_ = kStep;
     }
@@ -128,18 +131,14 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
     }
     void begins(const comm::Communicator& group, uint64_t sequence, const comm::Collective& collective) override {
         if (!takes_time(group, collective)) return;
+        if (const auto state = gradients_.find(collective.input.buffer().get()); state != gradients_.end())
+            return complete(state->second);
         const double from_host = gathers_from_host(collective) ? static_cast<double>(collective.input.bytes()) : 0;
         add(BeginOperation{groups_.at(&group), sequence, collective.summary(), from_host});
-        if (passes_ == nullptr || passes_->empty() || passes_->back().place != place_ || !sums_experts(group.name()))
-            return;
-        UnitPass& pass = passes_->back();
-        if (pass.at_experts > 0) return;
-        pass.peak = memory_->total().peak;
-        pass.at_experts = memory_->total().current;
-        memory_->reset_peaks();
     }
     void waits(const comm::Communicator& group, const comm::Operation& operation) override {
-        if (takes_time(group, operation.collective()))
+        if (takes_time(group, operation.collective()) &&
+            !gradients_.contains(operation.collective().input.buffer().get()))
             add(WaitForOperation{groups_.at(&group), operation.sequence(), operation.collective().kind});
     }
 
@@ -157,6 +156,22 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
     template <class What>
     void add(What what) {
         program_.actions.push_back({std::move(what), place_});
+    }
+    UnitPass* current_pass() {
+        const bool is_recorded = passes_ != nullptr && !passes_->empty() && passes_->back().place == place_;
+        return is_recorded ? &passes_->back() : nullptr;
+    }
+    // What follows is a part of the same sum.
+    void complete(size_t& state) {
+        UnitPass* const pass = current_pass();
+        if (const size_t complete = std::exchange(state, kNone); pass != nullptr && complete != kNone) {
+            note_peak(*pass);
+            pass->completions.push_back({complete, program_.actions.size(), memory_->total().current});
+            memory_->reset_peaks();
+        }
+    }
+    void note_peak(UnitPass& pass) {
+        (pass.completions.empty() ? pass.peak : pass.completions.back().peak) = memory_->total().peak;
     }
     void note_memory() {
         if (memory_ == nullptr) return;
@@ -179,6 +194,7 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
     std::unordered_map<const comm::Communicator*, size_t> groups_;
     Allocator* memory_ = nullptr;
     std::vector<UnitPass>* passes_ = nullptr;
+    std::unordered_map<const Buffer*, size_t> gradients_;  // places in Parts::states, kNone once they are complete
     int64_t peak_ = 0;
     uint64_t copies_ = 0;
     size_t place_ = kStep, peak_place_ = kStep;
@@ -310,20 +326,27 @@ void describe_pipeline(const engine::Engine& engine, Rehearsal& r) {
 // gradients. In a pipeline all of them run, because each depends on the others.
 constexpr int64_t kMicrobatches = 3;
 
-// Values of the rank's parameters, unit by unit; a matrix of two units counts for both.
-std::vector<UnitValues> values_of(const models::Model& model) {
-    std::vector<UnitValues> all;
-    for (const auto& module : model.modules()) {
-        UnitValues& values = all.emplace_back(UnitValues{module->unit.name});
-        for (const autograd::Parameter* p : module->unit.parameters)
-            (p->of_experts() ? values.experts : values.dense) += p->part().shape.numel();
+// The gradients of each state, by their memory.
+std::unordered_map<const Buffer*, size_t> gradients_of(const parallel::DataParallel& data_parallel) {
+    std::unordered_map<const Buffer*, size_t> all;
+    for (const auto& [values, units] : data_parallel.states())
+        all.emplace(values->gradients().defined() ? values->gradients().buffer().get() : nullptr, all.size());
+    return all;
+}
+
+std::vector<SummedTogether> states_of(const parallel::DataParallel& data_parallel) {
+    std::vector<SummedTogether> all;
+    for (const auto& [values, units] : data_parallel.states()) {
+        SummedTogether& state = all.emplace_back(SummedTogether{.partial = values->parameters().front()->partial});
+        for (const autograd::Unit* unit : units) state.units.push_back(unit->name);
+        for (const autograd::Parameter* p : values->parameters()) state.values += p->part().shape.numel();
     }
     return all;
 }
 
 struct Extent {
     const Rehearsal* other = nullptr;  // of another rank of the run, with its pipeline in words
-    Parts* parts = nullptr;            // of a step of three microbatches; null: a step
+    Parts* parts = nullptr;            // of a step of two microbatches; null: a step
     bool steps = true;                 // false: what the rank has before the step
 };
 
@@ -343,7 +366,8 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
     const kernels::KernelTable table = kernels::meta_table(*target.kernels);
     engine::Engine* at_work = nullptr;
     const auto mark = [&] {
-        if (parts != nullptr && marks.size() == 2) recorder.record_passes(&parts->passes);
+        if (parts != nullptr && marks.size() == 1)
+            recorder.record_passes(&parts->passes, gradients_of(*at_work->data_parallel));
         if (in_turn || parts != nullptr) marks.push_back({recorder.actions(), at_work->groups.traffic()});
     };
     engine::Engine engine(
@@ -394,12 +418,9 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
         recorder.repeat(marks[1].actions, marks[2].actions, 1 + left_out + (run.train.cuda_graphs ? 1 : 0));
     }
     if (parts != nullptr) {
-        parts->begin = marks.at(1).actions;
-        parts->end = marks.at(2).actions;
-        parts->values = values_of(engine.model);
-        for (const autograd::Parameter* p : engine.model.parameters())
-            if (!p->frozen() && std::ranges::find(parts->partial, p->partial) == parts->partial.end())
-                parts->partial.push_back(p->partial);
+        parts->last = marks.at(1).actions;
+        for (const auto& module : engine.model.modules()) parts->units.push_back(module->unit.name);
+        parts->states = states_of(*engine.data_parallel);
     }
     r.program = recorder.take_program();
     add_host_bytes(engine, r.program);
@@ -461,12 +482,12 @@ void check_recipe(const spec::RunSpec& run, const Target& target) {
 
 PartsRehearsal rehearse_parts(const spec::RunSpec& run, const Target& target, int ranks, int rank,
                               const engine::Factories& factories) {
-    spec::RunSpec three = run;
-    three.train.global_batch = 3 * run.train.micro_batch * spec::data_parallel_ranks(run.parallel, ranks);
+    spec::RunSpec two = run;
+    two.train.global_batch = 2 * run.train.micro_batch * spec::data_parallel_ranks(run.parallel, ranks);
     Target unlimited = target;
     unlimited.device.memory_bytes = 0;
     PartsRehearsal r;
-    r.whole = rehearse_within(three, unlimited, ranks, rank, factories, {.parts = &r.parts});
+    r.whole = rehearse_within(two, unlimited, ranks, rank, factories, {.parts = &r.parts});
     return r;
 }
 

@@ -20,25 +20,32 @@
 
 namespace tutti::rehearsal {
 
+// Where gradients are complete, and their sum begins: inside a pass. Bytes of the device in use.
+struct Completion {
+    size_t state = 0;   // in Parts::states
+    size_t action = 0;  // the first one behind it in Program::actions, which has no sums of gradients
+    int64_t bytes = 0;  // then
+    int64_t peak = 0;   // until the next one, or the end of the pass
+};
 // One pass over one unit, without the hooks of parallelism around it. Bytes of the device in use.
 struct UnitPass {
-    size_t place = 0;  // in Program::places: "forward of h.3"
-    int64_t begin = 0, peak = 0, end = 0;
-    // In the middle, where gradients of experts are complete and their sum begins: then, and the peak behind.
-    int64_t at_experts = 0, peak_behind = 0;
+    size_t place = 0;                      // in Program::places: "forward of h.3"
+    int64_t begin = 0, peak = 0, end = 0;  // peak: until the first completion
+    std::vector<Completion> completions;
 };
-// Values of a unit's parameters in this rank's part, before they are sharded over data-parallel ranks.
-struct UnitValues {
-    std::string unit;
-    int64_t dense = 0, experts = 0;
+// Parameters that are gathered together, and whose gradients are summed together.
+struct SummedTogether {
+    std::vector<std::string> units;  // that have them; several share a matrix
+    mesh::Axes partial;              // axes over which their gradients are partial sums
+    int64_t values = 0;              // in this rank's part, before they are sharded over data-parallel ranks
 };
 
 // What a step is made of: for prices of other steps with the same layers.
 struct Parts {
-    std::vector<UnitPass> passes;     // of the last microbatch, whose gradients are summed
-    size_t begin = 0, end = 0;        // actions of the one before in Program::actions
-    std::vector<UnitValues> values;   // of the rank's units, in the order of the forward
-    std::vector<mesh::Axes> partial;  // axes over which gradients are partial sums
+    std::vector<UnitPass> passes;        // of the last microbatch, whose gradients are summed
+    size_t last = 0;                     // where that begins in Program::actions
+    std::vector<std::string> units;      // of the rank, in the order of the forward
+    std::vector<SummedTogether> states;  // likewise
 };
 
 struct Rehearsal {
@@ -70,7 +77,7 @@ struct Rehearsal {
 Rehearsal rehearse(const spec::RunSpec& run, const Target& target, int ranks, int rank,
                    const engine::Factories& factories = {}, const Rehearsal* other = nullptr);
 
-// The same for three microbatches, with its parts; without a pipeline, ZeRO 0.
+// The same for two microbatches, with its parts; without a pipeline, ZeRO 0.
 struct PartsRehearsal {
     Rehearsal whole;  // its memory is not counted
     Parts parts;
