@@ -200,6 +200,16 @@ TEST_F(TcpRun, NeedsNoSpaceInDevShm) {
     EXPECT_EQ(logged("processes"), logged("threads"));
 }
 
+// A limit of file sizes is one of shared memory too, and its error is that of this call.
+TEST_F(TcpRun, ALimitOfFileSizesIsNamed) {
+    Command command = {"/bin/sh", "-c", "ulimit -f 100 && exec \"$@\"", "sh"};
+    for (const std::string& word : train("limited")) command.push_back(word);
+    start_all(2, command);
+    for (const int rank : {0, 1}) EXPECT_NE(wait(rank), 0) << output(rank);
+    EXPECT_NE(output(0).find("File too large (it counts as a file: ulimit -f unlimited)"), std::string::npos)
+        << output(0);
+}
+
 // One rank hears the signal; the decision, the checkpoint and the code are those of all. A scheduler that saw 0 of some
 // ranks would take those for done.
 TEST_F(TcpRun, APreemptedRunEndsWithOneCode) {

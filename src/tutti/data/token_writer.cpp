@@ -89,8 +89,8 @@ AtomicFile::AtomicFile(std::string path, const std::string& advice)
     : path_(std::move(path)), temporary_(unfinished(path_)) {
     remove_unfinished(path_);
     descriptor_ = open_locked(temporary_);
-    check<UsageError>(descriptor_ >= 0 && ::ftruncate(descriptor_, 0) == 0, path_, ": cannot be written (",
-                      std::strerror(errno), "): ", advice);
+    const bool emptied = descriptor_ >= 0 && ::ftruncate(descriptor_, 0) == 0;
+    check<UsageError>(emptied, path_, ": cannot be written (", std::strerror(errno), "): ", advice);
 }
 
 AtomicFile::~AtomicFile() {

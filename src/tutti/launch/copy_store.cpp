@@ -142,7 +142,8 @@ CopyStore::~CopyStore() {
 // Before the lock is taken: a child shares the locks of its parent.
 void CopyStore::start_guard() {
     std::array<int, 2> ends{};
-    check(pipe2(ends.data(), O_CLOEXEC) == 0, "no pipe: ", std::strerror(errno));
+    const bool made = pipe2(ends.data(), O_CLOEXEC) == 0;
+    check(made, "no pipe: ", std::strerror(errno));
     const comm::tcp::Socket read(ends[0]);
     alive_ = comm::tcp::Socket(ends[1]);
     const pid_t child = fork();

@@ -22,7 +22,8 @@ struct Pipe {
     Descriptor read, write;
     Pipe() {
         std::array<int, 2> ends{};
-        check(pipe2(ends.data(), O_CLOEXEC) == 0, "no pipe: ", std::strerror(errno));
+        const bool made = pipe2(ends.data(), O_CLOEXEC) == 0;
+        check(made, "no pipe: ", std::strerror(errno));
         read = Descriptor(ends[0]);
         write = Descriptor(ends[1]);
     }

@@ -35,8 +35,8 @@ Listener::Listener(Socket socket, const PendingLimits& limits, FirstMessage firs
       first_(std::move(first)),
       greeting_(std::move(greeting)) {
     epoll_event event{.events = EPOLLIN, .data = {.fd = socket_.fd()}};
-    check(events_.open() && epoll_ctl(events_.fd(), EPOLL_CTL_ADD, socket_.fd(), &event) == 0,
-          "cannot wait for connections (epoll): ", std::strerror(errno));
+    const bool watched = events_.open() && epoll_ctl(events_.fd(), EPOLL_CTL_ADD, socket_.fd(), &event) == 0;
+    check(watched, "cannot wait for connections (epoll): ", std::strerror(errno));
 }
 
 bool Listener::is_overdue() const {

@@ -33,8 +33,8 @@ void refresh(const std::string& directory) {
 // std::random_device of libstdc++ 12 needs glibc 2.36, but the packages must run on 2.35.
 Nonce fresh_nonce() {
     Nonce nonce{};
-    check(getrandom(nonce.data(), nonce.size(), 0) == static_cast<ssize_t>(nonce.size()),
-          "getrandom failed: ", std::strerror(errno));
+    const bool filled = getrandom(nonce.data(), nonce.size(), 0) == static_cast<ssize_t>(nonce.size());
+    check(filled, "getrandom failed: ", std::strerror(errno));
     return nonce;
 }
 

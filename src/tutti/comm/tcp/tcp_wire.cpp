@@ -40,9 +40,10 @@ std::byte* TcpWire::share(int64_t bytes) {
     const Contact& contact = contacts_[to_size(first)];
     const std::string path = concat("/proc/", contact.process, "/fd/", contact.memory);
     if (first == topology_.rank) {
-        check(ftruncate(memory_.fd(), window_bytes_) == 0, name_of(first), " cannot allocate ", bytes,
-              " bytes of shared memory for the ", topology_.locals.size(),
-              " ranks of its host: ", std::strerror(errno));
+        const int error = ftruncate(memory_.fd(), window_bytes_) == 0 ? 0 : errno;
+        check(error == 0, name_of(first), " cannot allocate ", bytes, " bytes of shared memory for the ",
+              topology_.locals.size(), " ranks of its host: ", std::strerror(error),
+              error == EFBIG ? " (it counts as a file: ulimit -f unlimited)" : "");
     } else {
         memory_ = Socket(::open(path.c_str(), O_RDWR | O_CLOEXEC));
         check(memory_.open(), "rank ", topology_.rank, " cannot open the memory of rank ", first, " (", path,
