@@ -1,4 +1,4 @@
-// Time between two looks at the clock counts whole up to a quarter of the limit, and as a quarter beyond.
+// The time between two calls counts in full up to a quarter of the limit, and as a quarter beyond.
 #include "tutti/base/awake_time.h"
 
 #include <gtest/gtest.h>
