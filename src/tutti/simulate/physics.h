@@ -14,7 +14,7 @@ namespace tutti::simulate {
 
 struct Physics {
     // Products run at constant energy: FLOP per joule of the device's power, 16 and 8 bits.
-    double ampere_16 = 0.600e12, hopper_16 = 0.961e12, blackwell_16 = 0.974e12;
+    double ampere_16 = 0.637e12, hopper_16 = 0.961e12, blackwell_16 = 0.974e12;
     double hopper_8 = 1.70e12, blackwell_8 = 2.32e12;
     double host_launch = 12.1e-6;  // seconds of the host for a kernel that a Python program launches
     double memory = 0.85;          // of the bandwidth of the device's memory, in passes over large tensors
