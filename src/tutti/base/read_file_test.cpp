@@ -51,7 +51,7 @@ TEST(MappedFile, EmptyDirectoryAndPipeAreRefused) {
     EXPECT_EQ(missing("is not a regular file", open_error(folder.path("pipe"))), "");  // without waiting for a writer
 }
 
-// Root may read every file, so as root the thread reads with the file-system identity of nobody (65534).
+// Root may read every file: there the thread takes the file-system identity of user 65534.
 TEST(MappedFile, UnreadableNamesTheReason) {
     ScratchFolder folder;
     const auto path = folder.write("secret.txt", "hello");

@@ -299,7 +299,7 @@ class Reading {
         return seconds;
     }
 
-    // Those outside of passes over units.
+    // Counts the operations outside of passes over units.
     void read_exchanges(LayerProbe& of) const {
         for (const rehearsal::Action& action : program_.actions) {
             const auto* begin = std::get_if<rehearsal::BeginOperation>(&action.what);

@@ -50,7 +50,7 @@ class Guard {
     void check_failed() const;
     bool failed() const { return failed_; }
     // Checks NCCL, the other ranks and the time of the call in progress; throws the first error found. Not in a Turn.
-    // It does not poll NCCL while another thread is in a Turn: since NCCL 2.26 ncclCommGetAsyncError also joins the
+    // NCCL is not polled while another thread is in a Turn: since NCCL 2.26 ncclCommGetAsyncError also joins the
     // thread of the last call on a non-blocking communicator and frees its memory, which two concurrent calls would do
     // twice.
     void poll();
