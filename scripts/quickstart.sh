@@ -50,7 +50,7 @@ if [[ $("$program" doctor) =~ 'kernels that run'\ +cpu-avx2 ]]; then
     config=examples/configs/quickstart-small.toml
     model="1.1 million parameters for 3000 steps (AVX2 alone: more would take long)"
 fi
-say "training $model; continues where it stopped" "about 4 minutes on two cores"
+say "training $model; continues where it stopped" "about 4 to 9 minutes on two cores"
 "$program" train "$config" --out "$run"
 
 say "a sample of what it learnt" "some seconds"
