@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,13 +63,17 @@ class Arena {
         std::byte* array = nullptr;          // of the device, which has the values from start() on; null: `memory` has
         std::vector<std::byte> before;       // the memory at start()
         std::vector<std::byte> may_change;   // by byte: 0 or 1; empty: none
+
+        const std::byte* begin() const { return array != nullptr ? array : memory.data(); }
     };
 
-    void copy_out(const void* data);  // waits; null: all arrays
+    Block& block_of(const View& x);
+    void copy_out(Block& block) const;
+    void copy_all_out();
 
     const Place& place_;
     bool with_tolerance_, started_ = false, copied_ = false;
-    std::vector<Block> blocks_;
+    std::map<const std::byte*, Block> blocks_;  // by begin(): some cases have hundreds
     std::vector<Output> outputs_;
 };
 

@@ -9,8 +9,8 @@ namespace tutti::kernels::cases {
 View numbers(Arena& arena, Numbers kind, const Shape& shape, DType dtype, const char* purpose) {
     if (kind == Numbers::normal) return arena.normal(shape, dtype, purpose);
     std::vector<double> whole(static_cast<size_t>(shape.numel()));
-    for (size_t i = 0; i < whole.size(); ++i)
-        whole[i] = static_cast<double>(uniform_below(random_key(6, purpose), i, 9)) - 4;
+    const RandomKey key = random_key(6, purpose);
+    for (size_t i = 0; i < whole.size(); ++i) whole[i] = static_cast<double>(uniform_below(key, i, 9)) - 4;
     return arena.from(shape, dtype, whole);
 }
 
