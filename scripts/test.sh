@@ -101,8 +101,6 @@ fi
 step "configure" cmake --preset "$preset" -DTUTTI_WERROR=ON "${cuda[@]}" "${launcher[@]}"
 step "build" cmake --build "$build" --parallel "$jobs"
 
-# Threads of OpenMP that wait leave the cores to the other tests; the program itself does the same (decision 8).
-export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000}
 run_tests=(ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "$test_jobs")
 if [[ $preset == tsan ]] && setarch --addr-no-randomize true 2>/dev/null; then
     # gcc 12's thread sanitizer refuses the memory maps of kernels with 32 bits of address randomisation.
