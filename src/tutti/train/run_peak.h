@@ -9,6 +9,7 @@
 namespace tutti::train {
 
 // The sum of the peaks of the ranks' devices. Ranks that share a GPU, or the cores of a host, count their part of it.
+// A process measures a device once; later runs in it begin with that peak.
 // The constructor and see() are collective over `ranks`, which must outlive the object.
 class RunPeak {
   public:
@@ -22,7 +23,7 @@ class RunPeak {
     void see(double reached);
 
   private:
-    void measure(double seconds);
+    void take(const ArithmeticPeak& peak);  // a measurement of this rank's device
 
     comm::Communicator& ranks_;
     Device& device_;

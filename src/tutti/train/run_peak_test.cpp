@@ -13,10 +13,11 @@ namespace {
 // A CPU whose peak is what a list says, one figure a measurement.
 class ListedDevice final : public Device {
   public:
-    ListedDevice(int threads, std::vector<double> peaks) : cpu_(make_cpu_device(threads)), peaks_(std::move(peaks)) {}
+    ListedDevice(std::string name, int threads, std::vector<double> peaks)
+        : name_(std::move(name)), cpu_(make_cpu_device(threads)), peaks_(std::move(peaks)) {}
     std::string_view backend() const override { return "cpu"; }
     bool host_readable() const override { return true; }
-    std::string name() const override { return cpu_->name(); }
+    std::string name() const override { return name_; }
     std::string model() const override { return cpu_->model(); }
     Allocator& memory() override { return cpu_->memory(); }
     std::vector<MemoryLimit> memory_limits() override { return cpu_->memory_limits(); }
@@ -35,6 +36,7 @@ class ListedDevice final : public Device {
     }
 
   private:
+    std::string name_;
     std::unique_ptr<Device> cpu_;
     std::vector<double> peaks_;
     size_t measured_ = 0;
@@ -43,7 +45,7 @@ class ListedDevice final : public Device {
 TEST(RunPeak, IsMeasuredAgainWhenTheRunComesNearIt) {
     comm::run_ranks(1, {}, [](comm::World& world) {
         const auto ranks = world.everyone("all");
-        ListedDevice device(1, {100, 90, 207});
+        ListedDevice device("near", 1, {100, 90, 207});
         RunPeak peak(*ranks, device, ComputeType::f32);
         EXPECT_EQ(peak.flops_per_s(), 100);
         EXPECT_EQ(peak.origin(), "listed");
@@ -60,11 +62,25 @@ TEST(RunPeak, IsMeasuredAgainWhenTheRunComesNearIt) {
 TEST(RunPeak, IsNeverBelowWhatTheRunReached) {
     comm::run_ranks(1, {}, [](comm::World& world) {
         const auto ranks = world.everyone("all");
-        ListedDevice device(1, {100});
+        ListedDevice device("slow", 1, {100});
         RunPeak peak(*ranks, device, ComputeType::f32);
         peak.see(135);
         EXPECT_EQ(peak.flops_per_s(), 135);
         EXPECT_EQ(peak.origin(), "what the run itself reached, more than was measured: listed, measured 5 times");
+    });
+}
+
+TEST(RunPeak, IsMeasuredOnceForAllRunsOfAProcess) {
+    comm::run_ranks(1, {}, [](comm::World& world) {
+        const auto ranks = world.everyone("all");
+        ListedDevice device("known", 1, {100, 90, 207});
+        RunPeak first(*ranks, device, ComputeType::f32);
+        EXPECT_EQ(RunPeak(*ranks, device, ComputeType::f32).flops_per_s(), 100);
+        first.see(135);
+        EXPECT_EQ(first.flops_per_s(), 207);
+        EXPECT_EQ(RunPeak(*ranks, device, ComputeType::f32).origin(), "listed");
+        EXPECT_EQ(RunPeak(*ranks, device, ComputeType::f32).flops_per_s(), 207);
+        EXPECT_EQ(RunPeak(*ranks, device, ComputeType::bf16).flops_per_s(), 207);  // of another type: measured
     });
 }
 
@@ -73,7 +89,7 @@ TEST(RunPeak, RanksShareTheCoresOfAHost) {
     const int cores = available_cores(), count = 2 * cores;
     comm::run_ranks(count, {}, [&](comm::World& world) {
         const auto ranks = world.everyone("all");
-        ListedDevice device(1, {100});
+        ListedDevice device("shared", 1, {100});
         const RunPeak peak(*ranks, device, ComputeType::f32);
         EXPECT_DOUBLE_EQ(peak.flops_per_s(), 100.0 * cores);
         EXPECT_EQ(peak.origin(), concat("listed, ", count, " ranks with ", count, " threads on ", cores, " cores"));
