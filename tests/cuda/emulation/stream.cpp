@@ -1,7 +1,7 @@
 #include "tests/cuda/emulation/stream.h"
 
 #include <cstdlib>
-#include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -9,21 +9,19 @@ namespace tutti::emulation {
 
 int64_t HardwareQueue::enter() {
     const std::lock_guard lock(mutex_);
-    not_begun_.insert(next_);
+    not_begun_.try_emplace(next_);
     return next_++;
 }
 
 void HardwareQueue::wait_until_first(int64_t place) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return *not_begun_.begin() == place; });
+    not_begun_.at(place).wait(lock, [&] { return not_begun_.begin()->first == place; });
 }
 
 void HardwareQueue::begin(int64_t place) {
-    {
-        const std::lock_guard lock(mutex_);
-        not_begun_.erase(place);
-    }
-    changed_.notify_all();
+    const std::lock_guard lock(mutex_);
+    not_begun_.erase(place);
+    if (!not_begun_.empty()) not_begun_.begin()->second.notify_one();
 }
 
 Late::~Late() {

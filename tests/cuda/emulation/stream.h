@@ -7,10 +7,10 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <random>
-#include <set>
 #include <thread>
 
 #include "tests/cuda/emulation/api.h"
@@ -26,8 +26,7 @@ class HardwareQueue {
 
   private:
     std::mutex mutex_;
-    std::condition_variable changed_;
-    std::set<int64_t> not_begun_;
+    std::map<int64_t, std::condition_variable> not_begun_;  // by place, with what its thread waits at
     int64_t next_ = 0;
 };
 
