@@ -38,6 +38,7 @@ struct AsyncCopy {
 
 struct Thread {
     void* stack = nullptr;
+    uint3 index = {};  // threadIdx
     State state = State::ready;
     Place place;                                   // where it waits
     const std::function<bool()>* until = nullptr;  // the condition that it waits for, when `waiting`
@@ -125,7 +126,9 @@ class Block {
         static_bytes_ = 0;
         variables_.clear();
         for (Warp& warp : warps_) warp.arrived = 0;
-        for (size_t i = 0; i < threads_.size(); ++i) threads_[i] = {.stack = stacks_.prepare(i, entry)};
+        for (unsigned i = 0; i < threads_.size(); ++i)
+            threads_[i] = {.stack = stacks_.prepare(i, entry),
+                           .index = {i % threads.x, i / threads.x % threads.y, i / (threads.x * threads.y)}};
         alive_ = threads_.size();
         at_barrier_ = 0;
         late_.clear();
@@ -339,8 +342,7 @@ class Block {
 
     void run_thread(size_t thread) {
         current_ = thread;
-        const auto i = static_cast<unsigned>(thread);
-        threadIdx = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
+        threadIdx = threads_[thread].index;
         if (race::detects()) race::run_as(running_ = fibers_[thread]);
         switch_stack(&scheduler_, threads_[thread].stack);
     }

@@ -166,24 +166,27 @@ std::vector<uint16_t> read_operand(uint64_t descriptor, int rows, bool transpose
     check((descriptor >> 49 & 7) == 0, "a matrix descriptor with a base offset: its tile must begin at 1024 bytes");
     constexpr uint32_t kChunks[] = {1, 8, 4, 2};  // by swizzle mode
     const uint32_t chunks = kChunks[descriptor >> 62];
-    std::vector<uint16_t> elements;
-    for (uint32_t r = 0; r < static_cast<uint32_t>(rows); ++r)
-        for (uint32_t k = 0; k < 16; ++k) {
-            uint32_t at = 0;  // 9.7.15.5.1.2.1.3, canonical layouts
-            if (transposed && chunks == 1)
-                at = r % 8 * 2 + r / 8 * stride + k % 8 * 16 + k / 8 * leading;
-            else if (transposed)
-                at = r % (8 * chunks) * 2 + r / (8 * chunks) * leading + k % 8 * (16 * chunks) + k / 8 * stride;
-            else if (chunks == 1)
-                at = r % 8 * 16 + r / 8 * stride + k % 8 * 2 + k / 8 * leading;
-            else
-                at = r % 8 * (16 * chunks) + r / 8 * stride + k * 2;
-            uint16_t element;
-            check_published(swizzled(start + at, chunks));
-            const std::byte* const place = shared_pointer(swizzled(start + at, chunks), sizeof element);
-            if (reads && (transposed ? r : k) % 8 == 0) race::reads(place, kWord);  // of 8 elements side by side
-            std::memcpy(&element, place, sizeof element);
-            elements.push_back(element);
+    const auto place_of = [&](uint32_t r, uint32_t k) {  // 9.7.15.5.1.2.1.3, canonical layouts
+        if (transposed && chunks == 1) return r % 8 * 2 + r / 8 * stride + k % 8 * 16 + k / 8 * leading;
+        if (transposed)
+            return r % (8 * chunks) * 2 + r / (8 * chunks) * leading + k % 8 * (16 * chunks) + k / 8 * stride;
+        if (chunks == 1) return r % 8 * 16 + r / 8 * stride + k % 8 * 2 + k / 8 * leading;
+        return r % 8 * (16 * chunks) + r / 8 * stride + k * 2;
+    };
+    // Words of 8 elements stay together, along the rows or along k.
+    constexpr uint32_t kOfWord = kWord / kElement;
+    const auto all = static_cast<uint32_t>(rows);
+    std::vector<uint16_t> elements(size_t{all} * 16);
+    for (uint32_t r = 0; r < all; r += transposed ? kOfWord : 1)
+        for (uint32_t k = 0; k < 16; k += transposed ? 1 : kOfWord) {
+            const uint32_t address = swizzled(start + place_of(r, k), chunks);
+            check_published(address);
+            const std::byte* const place = shared_pointer(address, kWord);
+            if (reads) race::reads(place, kWord);
+            uint16_t word[kOfWord];
+            std::memcpy(word, place, sizeof word);
+            uint16_t* const to = &elements[r * 16 + k];
+            for (uint32_t i = 0; i < kOfWord; ++i) to[i * (transposed ? 16 : 1)] = word[i];
         }
     return elements;
 }
