@@ -7,7 +7,9 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <map>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -50,33 +52,55 @@ bool rounds_gradients(const spec::RunSpec& run) {
 // Tensor, context and expert parallelism add inside a block; under all others a block computes the bits of one rank.
 bool sums_in_blocks(const spec::ParallelSpec& p) { return p.tp > 1 || p.cp > 1 || p.ep > 1 || p.etp > 1; }
 
-// One parameter's values from the pieces of all ranks, whichever of them hold any. The bits are added as integers,
-// zeros elsewhere: nothing is rounded. Collective over the ranks of the engine.
+// One parameter's values from the pieces of this rank, zeros elsewhere. `which` of a piece's tensors.
 template <class Which>
-std::vector<float> whole(engine::Engine& engine, const Parameter& parameter, Which which) {
-    const int64_t size = parameter.shape.numel();
-    std::vector<int32_t> bits(to_size(size));
+void copy_pieces(engine::Engine& engine, const Parameter& parameter, Which which, float* to) {
     for (const optim::ParameterShard& piece : engine.optimizer.parameter_shards()) {
         if (!piece.owned || piece.parameter->name != parameter.name) continue;
         const std::vector<float> values = std::invoke(which, piece).to_floats();
         for (const auto& [block, begin] : piece.blocks())
-            mesh::for_each_run(
-                block, mesh::whole_block(parameter.shape), block, [&](int64_t to, int64_t from, int64_t n) {
-                    std::memcpy(bits.data() + to, values.data() + begin + from, to_size(n) * sizeof(float));
-                });
+            mesh::for_each_run(block, mesh::whole_block(parameter.shape), block,
+                               [&](int64_t into, int64_t from, int64_t n) {
+                                   std::copy_n(values.begin() + begin + from, n, to + into);
+                               });
     }
-    const Tensor sum = Tensor::from_host<int32_t>(*engine.device, {size}, bits, Purpose::communication);
-    engine.groups.world().all_reduce(sum).wait();
-    std::vector<float> values(to_size(size));
-    engine.device->copy_out(values.data(), sum.view().data, sum.bytes());
-    return values;
+}
+
+// visit(parameter, values) for each of these parameters in turn, its values from the pieces of all ranks, whichever of
+// them hold any. Small parameters are summed together, which takes one message. The bits are added as integers: nothing
+// is rounded. Collective over the ranks of the engine.
+template <class Which, class Visit>
+void for_whole(engine::Engine& engine, std::span<Parameter* const> parameters, Which which, Visit visit) {
+    constexpr int64_t kTogether = 1 << 20;  // values
+    while (!parameters.empty()) {
+        size_t count = 0;
+        int64_t size = 0;
+        while (count < parameters.size() && (count == 0 || size + parameters[count]->shape.numel() <= kTogether))
+            size += parameters[count++]->shape.numel();
+        std::vector<float> values(to_size(size));
+        float* next = values.data();
+        for (const Parameter* p : parameters.first(count)) {
+            copy_pieces(engine, *p, which, next);
+            next += p->shape.numel();
+        }
+        const std::span bits(reinterpret_cast<const int32_t*>(values.data()), values.size());
+        const Tensor sum = Tensor::from_host<int32_t>(*engine.device, {size}, bits, Purpose::communication);
+        engine.groups.world().all_reduce(sum).wait();
+        engine.device->copy_out(values.data(), sum.view().data, sum.bytes());
+        const float* from = values.data();
+        for (const Parameter* p : parameters.first(count)) {
+            visit(*p, std::vector<float>(from, from + p->shape.numel()));
+            from += p->shape.numel();
+        }
+        parameters = parameters.subspan(count);
+    }
 }
 
 void set_values(engine::Engine& engine, const Tensor& x, const std::vector<float>& values) {
     ops::cast_into(engine.ctx, Tensor::from_host<float>(*engine.device, x.shape(), values, Purpose::workspace), x);
 }
 
-// The reverse of whole(): sets the gradient of an engine of one rank.
+// The reverse of for_whole(): sets the gradient of an engine of one rank.
 void set_gradient(engine::Engine& engine, const std::string& name, const std::vector<float>& values) {
     for (const optim::ParameterShard& piece : engine.optimizer.parameter_shards()) {
         if (piece.parameter->name != name) continue;
@@ -121,8 +145,11 @@ using Gradients = std::map<std::string, std::vector<float>>;  // by the name of 
 // The gradients that the engine has summed. Collective over its ranks.
 Gradients gradients_of(engine::Engine& engine) {
     Gradients all;
-    for (const Parameter* p : engine.model.parameters())
-        if (!p->frozen()) all[p->name] = whole(engine, *p, &optim::ParameterShard::gradient);
+    std::vector<Parameter*> trained;
+    std::ranges::copy_if(engine.model.parameters(), std::back_inserter(trained),
+                         [](const Parameter* p) { return !p->frozen(); });
+    for_whole(engine, trained, &optim::ParameterShard::gradient,
+              [&](const Parameter& p, std::vector<float> values) { all[p.name] = std::move(values); });
     return all;
 }
 
@@ -243,14 +270,15 @@ void take_over_scales(const engine::Engine& many, engine::Engine& one) {
 }
 
 void compare_weights(engine::Engine& many, engine::Engine* one, double lr, VerifiedStep& v, bool& equal) {
-    for (const Parameter* p : many.model.parameters()) {
-        const std::vector<float> ours = whole(many, *p, &optim::ParameterShard::master);
-        if (!one) continue;
-        const Parameter& alone = one->model.parameter(p->name);
-        const Difference d = difference(ours, whole(*one, alone, &optim::ParameterShard::master));
+    const auto master = &optim::ParameterShard::master;
+    for_whole(many, many.model.parameters(), master, [&](const Parameter& p, const std::vector<float>& ours) {
+        if (!one) return;
+        std::vector<float> theirs(ours.size());
+        copy_pieces(*one, one->model.parameter(p.name), master, theirs.data());
+        const Difference d = difference(ours, theirs);
         equal = equal && d.equal;
-        keep_largest(relative(d.difference, std::max(d.size, lr)), p->name, v.weight_difference, v.weight);
-    }
+        keep_largest(relative(d.difference, std::max(d.size, lr)), p.name, v.weight_difference, v.weight);
+    });
 }
 
 void check_finite(const engine::StepResult& result, int64_t step, const char* where) {
