@@ -45,7 +45,7 @@ while (($#)); do
     shift
 done
 jobs=${TUTTI_JOBS:-$(nproc)}
-test_jobs=${TUTTI_JOBS:-$((2 * $(nproc)))} # tests of faults and launches mostly wait
+test_jobs=${TUTTI_JOBS:-$((2 * $(nproc) + 1))} # two at a time of faults and launches, which mostly wait, and another
 export TUTTI_CUDA_TOOLS=${TUTTI_CUDA_TOOLS:-$HOME/.cache/tutti/cuda-tools}
 build=build/$preset
 
