@@ -19,7 +19,7 @@ namespace {
 using simulate::RehearsedStep;
 
 std::string line_of(const char* what, double value, double of) {
-    return concat(left(what, 34), right(format_count(value), 10), right(of > 0 ? format_percent(value / of) : "", 9),
+    return concat(left(what, 34), right(format_count(value), 10), of > 0 ? right(format_percent(value / of), 9) : "",
                   '\n');
 }
 
