@@ -33,7 +33,7 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
-#define __grid_constant__
+#define __grid_constant__ &
 
 struct uint3 {
     unsigned x, y, z;

@@ -6,12 +6,15 @@
 
 namespace tutti {
 
+template <class T>
+using GridConstant = const T&;
+
 template <class... P, class... A>
 void launch(void (*kernel)(P...), const Grid& grid, const Stream& stream, const A&... arguments) {
     (emulation::check_argument(arguments), ...);
     emulation::count_launch();
     emulation::load_module(reinterpret_cast<const void*>(kernel));
-    const auto run = [kernel, values = std::tuple<P...>(arguments...),
+    const auto run = [kernel, values = std::tuple<std::remove_cvref_t<P>...>(arguments...),
                       shape = emulation::GridShape{grid.blocks, grid.threads, grid.shared_bytes, grid.blocks_wait,
                                                    emulation::schedule_of_launch()}] {
         emulation::run_grid(shape, [&] { std::apply(kernel, values); });

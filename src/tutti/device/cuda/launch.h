@@ -21,6 +21,10 @@ struct Grid {
 
 #ifndef TUTTI_CUDA_EMULATED
 
+// The type of a kernel's parameter `const T __grid_constant__ name`, which all threads read in one place.
+template <class T>
+using GridConstant = T;
+
 // Lets a kernel have this much dynamic shared memory on the current GPU. Never lowers the limit: another thread may be
 // about to launch the same kernel with more.
 inline void allow_shared(const void* kernel, size_t bytes) {

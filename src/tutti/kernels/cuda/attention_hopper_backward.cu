@@ -271,7 +271,7 @@ __device__ __forceinline__ void consume(typename Sizes::Memory& memory, const At
 
 template <class Sizes>
 __global__ void __launch_bounds__(Sizes::kThreads, 1)
-    hopper_backward_kernel(AttentionShape shape, BlockOrder order, const __grid_constant__ BackwardMaps maps,
+    hopper_backward_kernel(AttentionShape shape, BlockOrder order, const BackwardMaps __grid_constant__ maps,
                            const float* lse, const float* delta, DqSums dq, Result dk, Result dv) {
     if constexpr (kHasHopper) {
         auto& memory = *reinterpret_cast<typename Sizes::Memory*>(slab_memory());

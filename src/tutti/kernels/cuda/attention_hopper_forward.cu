@@ -62,7 +62,7 @@ struct Order {
 
 template <class Sizes>
 __global__ void __launch_bounds__(Sizes::kThreads, 1)
-    hopper_forward_kernel(AttentionShape shape, BlockOrder blocks, const __grid_constant__ ForwardMaps maps, Result o,
+    hopper_forward_kernel(AttentionShape shape, BlockOrder blocks, const ForwardMaps __grid_constant__ maps, Result o,
                           float* lse) {
     if constexpr (kHasHopper) {
         constexpr int kD = Sizes::kD, kKeys = Sizes::kKeys, kStages = Sizes::kStages;

@@ -260,7 +260,7 @@ __device__ __forceinline__ void update_elements(const Part& part, int64_t i, con
 }
 
 template <class Rule>
-__global__ void __launch_bounds__(kThreads) update_kernel(const __grid_constant__ Parts<Part, 480> parts, Rule rule) {
+__global__ void __launch_bounds__(kThreads) update_kernel(const Parts<Part, 480> __grid_constant__ parts, Rule rule) {
     const Part& part = parts.of_block(blockIdx.x);
     const int64_t begin = (blockIdx.x - part.first_block) * kBlockElements;
     const int64_t end = begin + kBlockElements < part.n ? begin + kBlockElements : part.n;
@@ -284,7 +284,7 @@ __device__ __forceinline__ void with_elements(const StoredParts& parts, Body bod
 }
 
 template <class Rule>
-__global__ void __launch_bounds__(kThreads) update_stored_kernel(const __grid_constant__ StoredParts parts, Rule rule) {
+__global__ void __launch_bounds__(kThreads) update_stored_kernel(const StoredParts __grid_constant__ parts, Rule rule) {
     with_elements(parts, [&](const StoredPart& part, int64_t i, int count) {
         float p[kWide] = {}, g[kWide] = {}, m[kWide] = {}, v[kWide] = {};
         read(part.master, part.master_type, i, count, p);
@@ -301,7 +301,7 @@ __global__ void __launch_bounds__(kThreads) update_stored_kernel(const __grid_co
 }
 
 __global__ void __launch_bounds__(kThreads)
-    muon_momentum_kernel(const __grid_constant__ StoredParts parts, float momentum, float grad_scale) {
+    muon_momentum_kernel(const StoredParts __grid_constant__ parts, float momentum, float grad_scale) {
     with_elements(parts, [&](const StoredPart& part, int64_t i, int count) {
         float g[kWide] = {}, m[kWide] = {};
         read(part.gradient, part.gradient_type, i, count, g);
@@ -316,7 +316,7 @@ __global__ void __launch_bounds__(kThreads)
     });
 }
 
-__global__ void __launch_bounds__(kThreads) muon_descent_kernel(const __grid_constant__ StoredParts parts, float lr) {
+__global__ void __launch_bounds__(kThreads) muon_descent_kernel(const StoredParts __grid_constant__ parts, float lr) {
     with_elements(parts, [&](const StoredPart& part, int64_t i, int count) {
         float p[kWide] = {}, x[kWide] = {};
         read(part.master, part.master_type, i, count, p);
@@ -331,7 +331,8 @@ __global__ void __launch_bounds__(kThreads) muon_descent_kernel(const __grid_con
 // Launches `kernel` for the pieces that `chosen` chooses, as many in a launch as its argument holds.
 template <class Part, int capacity, class... Numbers>
 void launch_parts(const Stream& stream, std::span<const OptimizerPiece> pieces, bool (*chosen)(const OptimizerPiece&),
-                  void (*kernel)(Parts<Part, capacity>, Numbers...), const std::type_identity_t<Numbers>&... numbers) {
+                  void (*kernel)(GridConstant<Parts<Part, capacity>>, Numbers...),
+                  const std::type_identity_t<Numbers>&... numbers) {
     static_assert(sizeof(Parts<Part, capacity>) + (sizeof(Numbers) + ... + 0) <= 32764);
     Parts<Part, capacity> parts;
     int64_t blocks = 0;
