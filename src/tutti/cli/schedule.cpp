@@ -333,11 +333,10 @@ Command schedule_command(ScheduleArguments& a, const Io& io) {
         {"--svg", "FILE", "", "draw the timeline", &a.svg, kOutput}};
     return command_of(
         "schedule", "show pipeline schedules: order, bubble, memory, timeline", a, io, schedule, options,
-        "Kinds: naive, gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-h2, interleaved-zb; with two stages\n"
-        "per rank zb-v, v-half, v-min, dualpipe-v; with two replicas chimera, dualpipe; pipedream, which\n"
-        "updates behind each backward, with the versions of its weights. auto searches for the shortest\n"
-        "step within --memory-limit.\n\n"
-        "Examples:\n"
+        wrapped(concat("Kinds: ", joined(schedule::kinds(), ", ", &schedule::Kind::name), "; ", kPipeDream,
+                       ", which updates behind each backward, with the versions of its weights. auto searches for the "
+                       "shortest step within --memory-limit; all compares the kinds: stages, times, memory.")) +
+            "\n\nExamples:\n"
         "  tutti schedule --kind 1f1b --stages 4 --microbatches 8\n"
         "  tutti schedule --kind all --stages 8 --microbatches 32 --comm 0.1\n"
         "  tutti schedule --kind zb-v --stages 8 --microbatches 32 --f 2e-3 --i 2e-3 --w 2e-3 \\\n"

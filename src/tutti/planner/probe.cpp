@@ -12,6 +12,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/parallel/data_parallel.h"
+#include "tutti/schedule/generators.h"
 #include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/rules.h"
@@ -464,7 +465,8 @@ double UnitPass::most() const {
 double UnitProbe::offloaded() const { return std::accumulate(leaving.begin(), leaving.end(), 0.0); }
 
 bool splits_backward(std::string_view schedule) {
-    return schedule.starts_with("zb-") || schedule.starts_with("v-") || schedule.ends_with("-zb");
+    const schedule::Kind* kind = schedule::find_kind(schedule);
+    return kind != nullptr && kind->splits;
 }
 
 Probes::Probes(rehearsal::Target target, simulate::TimelinePrices prices)

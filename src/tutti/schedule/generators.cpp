@@ -442,20 +442,20 @@ Schedule dualpipe_v(const Dimensions& d) {
 namespace {
 
 constexpr std::array kKinds = {
-    Kind{"naive", 1, false, naive, "one microbatch at a time"},
-    Kind{"gpipe", 1, false, gpipe, "arXiv 1811.06965"},
-    Kind{"1f1b", 1, false, one_forward_one_backward, "arXiv 2104.04473"},
-    Kind{"interleaved", 0, true, interleaved, "arXiv 2104.04473, 2407.21783"},
-    Kind{"looped-bfs", 0, false, looped_bfs, "arXiv 2211.05953"},
-    Kind{"zb-h1", 1, false, zb_h1, "arXiv 2401.10241"},
-    Kind{"zb-h2", 1, false, zb_h2, "arXiv 2401.10241"},
-    Kind{"interleaved-zb", 0, true, interleaved_zb, "torch.distributed.pipelining"},
-    Kind{"zb-v", 2, false, zb_v, "arXiv 2401.10241"},
-    Kind{"v-half", 2, false, v_half, "arXiv 2405.15362"},
-    Kind{"v-min", 2, false, v_min, "arXiv 2405.15362"},
-    Kind{"chimera", 1, false, chimera, "arXiv 2107.06925"},
-    Kind{"dualpipe", 1, false, dualpipe, "arXiv 2412.19437"},
-    Kind{"dualpipe-v", 2, false, dualpipe_v, "github.com/deepseek-ai/DualPipe"},
+    Kind{"naive", 1, false, false, naive, "one microbatch at a time"},
+    Kind{"gpipe", 1, false, false, gpipe, "arXiv 1811.06965"},
+    Kind{"1f1b", 1, false, false, one_forward_one_backward, "arXiv 2104.04473"},
+    Kind{"interleaved", 0, true, false, interleaved, "arXiv 2104.04473, 2407.21783"},
+    Kind{"looped-bfs", 0, false, false, looped_bfs, "arXiv 2211.05953"},
+    Kind{"zb-h1", 1, false, true, zb_h1, "arXiv 2401.10241"},
+    Kind{"zb-h2", 1, false, true, zb_h2, "arXiv 2401.10241"},
+    Kind{"interleaved-zb", 0, true, true, interleaved_zb, "torch.distributed.pipelining"},
+    Kind{"zb-v", 2, false, true, zb_v, "arXiv 2401.10241"},
+    Kind{"v-half", 2, false, true, v_half, "arXiv 2405.15362"},
+    Kind{"v-min", 2, false, true, v_min, "arXiv 2405.15362"},
+    Kind{"chimera", 1, false, false, chimera, "arXiv 2107.06925"},
+    Kind{"dualpipe", 1, false, false, dualpipe, "arXiv 2412.19437"},
+    Kind{"dualpipe-v", 2, false, false, dualpipe_v, "github.com/deepseek-ai/DualPipe"},
 };
 
 // UsageError when groups of N microbatches deadlock because the last group is short; Megatron-LM demands m % N == 0 or

@@ -45,6 +45,7 @@ struct Kind {
     std::string_view name;  // as on the command line and in [parallel] schedule
     int chunks;             // per rank; 0: free
     bool takes_group_size;
+    bool splits;  // every backward, into I and W
     Schedule (*generate)(const Dimensions&);
     std::string_view source;  // paper or code that defines the schedule
 };

@@ -1,5 +1,7 @@
 // spec/field_list.cpp: every key of the config file, in the order of the file. A new key is a member of a struct in
 // run_spec.h or model_spec.h and a line here.
+#include "tutti/base/error.h"
+#include "tutti/schedule/generators.h"
 #include "tutti/spec/devices.h"
 #include "tutti/spec/fields.h"
 #include "tutti/spec/recipe.h"
@@ -331,11 +333,10 @@ void list_fields(RunSpec& run, const FieldVisitor& visit) {
         "ranks of cp that exchange heads for tokens, a divisor of cp; cp / cp_ulysses ranks exchange keys; 0: cp with "
         "ulysses, else 1");
     stage_key("pp", p.pp, between(1, 1048576), "pipeline-parallel ranks");
-    stage_key(
-        "schedule", p.schedule, any(),
-        "pipeline schedule: naive, gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-h2, zb-v, v-half, v-min, "
-        "interleaved-zb, chimera, dualpipe, dualpipe-v, auto (found by search), FILE.csv, or pipedream (asynchronous, "
-        "for teaching)");
+    static const std::string schedules =
+        concat("pipeline schedule: ", joined(schedule::kinds(), ", ", &schedule::Kind::name),
+               ", auto (found by search), FILE.csv, or pipedream (asynchronous, for teaching)");
+    stage_key("schedule", p.schedule, any(), schedules);
     stage_key("virtual_stages", p.virtual_stages, between(1, 100000),
               "stages per pipeline rank, for interleaved, looped-bfs, interleaved-zb and auto");
     stage_key(

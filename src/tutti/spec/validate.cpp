@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tutti/schedule/generators.h"
 #include "tutti/spec/devices.h"
 #include "tutti/spec/families.h"
 #include "tutti/spec/fields.h"
@@ -203,13 +204,12 @@ void check_pipedream(const RunSpec& run, Problems& problems) {
 // The checks that do not need the schedule; pipeline::make_pipeline() checks the schedule itself.
 void check_pipeline(const RunSpec& run, Problems& problems) {
     const ParallelSpec& p = run.parallel;
-    constexpr std::array kKnown = {"naive",    "gpipe",      "1f1b",   "interleaved", "looped-bfs",     "zb-h1",
-                                   "zb-h2",    "zb-v",       "v-half", "v-min",       "interleaved-zb", "chimera",
-                                   "dualpipe", "dualpipe-v", "auto",   "pipedream"};
-    const bool known = std::find(kKnown.begin(), kKnown.end(), p.schedule) != kKnown.end();
+    const bool known =
+        schedule::find_kind(p.schedule) != nullptr || p.schedule == "auto" || p.schedule == "pipedream";
     require(
         problems, known || p.schedule.ends_with(".csv"), "[parallel] schedule = ", toml_text(p.schedule),
-        ": must be one of ", [&] { return joined(kKnown); }, ", or the name of a .csv file");
+        ": must be one of ", [] { return joined(schedule::kinds(), ", ", &schedule::Kind::name); },
+        ", auto, pipedream, or the name of a .csv file");
     check_pipedream(run, problems);
     require(problems, p.unsharded_stages == 0 || p.zero == 3, "[parallel] unsharded_stages = ", p.unsharded_stages,
             ": with zero = ", p.zero, " weights are whole at all times; set unsharded_stages = 0 or zero = 3");

@@ -345,7 +345,7 @@ TEST(Validate, APipelineNeedsAKnownScheduleAndLayers) {
     EXPECT_EQ(
         problems_of({"parallel.pp=2", "parallel.schedule=1b1f"}, 2),
         "[parallel] schedule = \"1b1f\": must be one of naive, gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-h2, "
-        "zb-v, v-half, v-min, interleaved-zb, chimera, dualpipe, dualpipe-v, auto, pipedream, or the name of a .csv "
+        "interleaved-zb, zb-v, v-half, v-min, chimera, dualpipe, dualpipe-v, auto, pipedream, or the name of a .csv "
         "file");
     EXPECT_EQ(
         problems_of({"parallel.pp=2", "parallel.schedule=interleaved", "parallel.virtual_stages=3"}, 2),
