@@ -18,6 +18,14 @@ namespace tutti::cli {
 
 namespace {
 
+struct ChatArguments : TextModelArguments {
+    ChatArguments() { max_tokens = 1024; }  // of an answer
+    std::string system;
+    std::string template_file;              // "": the one of the model's files
+    std::vector<std::string> set_template;  // "key=value"
+    int64_t context = 4096;                 // tokens of the longest conversation
+};
+
 using Tokens = std::vector<int32_t>;
 
 // The lines of standard input. On a terminal, Ctrl-C does not end the program while this object lives.
@@ -244,8 +252,6 @@ class Chat {
     int exit_code_ = 0;
 };
 
-}  // namespace
-
 int chat(const ChatArguments& arguments, const Io& io) {
     const comm::Launch launch = comm::detect_launcher(comm::process_environment());
     int ranks = 0;
@@ -261,7 +267,10 @@ int chat(const ChatArguments& arguments, const Io& io) {
     return exit_code;
 }
 
-Command chat_command(ChatArguments& a, const Io& io) {
+}  // namespace
+
+Command chat_command(Arguments& all, const Io& io) {
+    auto& a = all.add<ChatArguments>();
     const Options options = {
         {"--system", "TEXT", "", "the system message of each conversation", &a.system},
         {"--template", "FILE", "", "a chat template in place of the model's", &a.template_file, kPath},

@@ -210,11 +210,12 @@ TEST(CommandLine, NumbersAreDecimal) {
     const Command whole = program(arguments, io);
     read_decimal_numbers(whole, whole, {}, tried);
     EXPECT_GT(tried, 50);
-    ConvertArguments& convert = arguments.convert;
+    const Options& of_convert = command_named(whole, {"convert"}).options;
+    const auto largest = std::ranges::find(of_convert, "--max-shard-size", &Option::name);
     const std::vector<const char*> words = {"tutti", "convert", "--from",           "a",
                                             "--to",  "b",       "--max-shard-size", "010KB"};
     parse(whole, "", static_cast<int>(words.size()), words.data());
-    EXPECT_EQ(convert.max_shard_size, 10000);
+    EXPECT_EQ(*std::get<std::optional<int64_t>*>(largest->target), 10000);
 }
 
 void refuse_empty_values(const Command& command, std::vector<std::string> words, int& tried) {

@@ -84,58 +84,29 @@ Command command_of(std::string name, std::string description, T& arguments, cons
 // The command, whose ranks may be processes that meet as by default.
 Command of_ranks(Command command);
 
-// The arguments of all commands.
-struct Arguments {
-    InitArguments init;
-    ConfigArguments config;
-    TrainArguments train;
-    RehearseArguments rehearse;
-    LaunchArguments launch;
-    VerifyArguments verify;
-    GenerateArguments generate;
-    ChatArguments chat;
-    ConvertArguments convert;
-    InspectArguments inspect;
-    WatchArguments watch;
-    ReportArguments report;
-    BenchArguments bench;
-    DataArguments data;
-    BenchCommArguments bench_comm;
-    BenchPipelineArguments bench_pipeline;
-    HealthArguments health;
-    ScheduleArguments schedule;
-    SimulateArguments simulate;
-    CalibrateArguments calibrate;
-    PlanArguments plan;
-    HardwareArguments hardware;
-    CompletionArguments completion;
+// Owns the arguments of all commands of a table, which its options set.
+class Arguments {
+  public:
+    template <class T>
+    T& add() {
+        auto made = std::make_shared<T>();
+        all_.push_back(made);
+        return *made;
+    }
     bool json = false;  // of every command
+
+  private:
+    std::vector<std::shared_ptr<void>> all_;
 };
 
 // The table of the program. `arguments` and `io` must live as long as the table.
 Command program(Arguments& arguments, const Io& io);
 
-// The commands, each in the file with its name; bench in bench/program.cpp.
-Command bench_command(Arguments& arguments, const Io& io);
-Command chat_command(ChatArguments& arguments, const Io& io);
-Command completion_command(CompletionArguments& arguments, const Io& io);
-Command config_command(ConfigArguments& arguments, const Io& io);
-Command convert_command(ConvertArguments& arguments, const Io& io);
-Command data_command(DataArguments& arguments, const Io& io);
-Command generate_command(GenerateArguments& arguments, const Io& io);
-Command hardware_command(HardwareArguments& arguments, const Io& io);
-Command health_command(HealthArguments& arguments, const Io& io);
-Command init_command(InitArguments& arguments, const Io& io);
-Command inspect_command(InspectArguments& arguments, const Io& io);
-Command launch_command(LaunchArguments& arguments, const Io& io);
-Command plan_command(PlanArguments& arguments, const Io& io);
-Command rehearse_command(RehearseArguments& arguments, const Io& io);
-Command report_command(ReportArguments& arguments, const Io& io);
-Command schedule_command(ScheduleArguments& arguments, const Io& io);
-Command simulate_command(SimulateArguments& arguments, const Io& io);
-Command train_command(TrainArguments& arguments, const Io& io);
-Command verify_command(VerifyArguments& arguments, const Io& io);
-Command watch_command(WatchArguments& arguments, const Io& io);
+// Each command is made in the file with its name; bench in bench/program.cpp.
+using MakeCommand = Command(Arguments& all, const Io& io);
+MakeCommand bench_command, chat_command, completion_command, config_command, convert_command, data_command,
+    generate_command, hardware_command, health_command, init_command, inspect_command, launch_command, plan_command,
+    rehearse_command, report_command, schedule_command, simulate_command, train_command, verify_command, watch_command;
 
 // The command that a command line names, with its arguments set; or null, and the text to print for --help, --version
 // or an empty command line. UsageError for an unknown command or option; the message names the nearest one.

@@ -167,14 +167,18 @@ std::string completion_script(const std::string& shell) {
     return shell == "bash" ? kBash : shell == "zsh" ? kZsh : kFish;
 }
 
+namespace {
+
+struct CompletionArguments {
+    std::string shell;  // bash, zsh or fish
+};
+
 int completion(const CompletionArguments& a, const Io& io) {
     const std::string script = completion_script(a.shell);
     io.print(Json{{"shell", a.shell}, {"script", script}});
     if (!io.json) io.out << script;
     return 0;
 }
-
-namespace {
 
 // Text that troff shows unchanged: no character begins an escape or becomes a typographic one.
 std::string escaped(std::string_view text) {
@@ -256,7 +260,8 @@ int manual(const Io& io) {
     return 0;
 }
 
-Command completion_command(CompletionArguments& a, const Io& io) {
+Command completion_command(Arguments& all, const Io& io) {
+    auto& a = all.add<CompletionArguments>();
     const Options options = {
         required({"SHELL", "", "", "bash, zsh or fish", &a.shell, Choices{"bash", "zsh", "fish"}})};
     return command_of("completion", "print a script that completes command lines in a shell", a, io, completion,

@@ -8,6 +8,7 @@
 #include "tutti/base/read_file.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/command.h"
+#include "tutti/peers/peers.h"
 #include "tutti/spec/fields.h"
 #include "tutti/spec/model_spec.h"
 #include "tutti/spec/nearest.h"
@@ -17,6 +18,11 @@
 namespace tutti::cli {
 
 namespace {
+
+struct ConfigArguments {
+    std::string name;  // a section, a key or a part of its name; "": all. With `from`: a file of that trainer
+    std::string from;  // a trainer (peers/peers.h); "": none
+};
 
 struct Key {
     std::string section, path, type, value, range, help;
@@ -148,8 +154,6 @@ int convert_config(peers::Peer peer, const std::string& file, const Io& io) {
     return 0;
 }
 
-}  // namespace
-
 int config(const ConfigArguments& arguments, const Io& io) {
     const std::string& name = arguments.name;
     if (!arguments.from.empty()) {
@@ -182,7 +186,10 @@ int config(const ConfigArguments& arguments, const Io& io) {
     return 0;
 }
 
-Command config_command(ConfigArguments& a, const Io& io) {
+}  // namespace
+
+Command config_command(Arguments& all, const Io& io) {
+    auto& a = all.add<ConfigArguments>();
     std::vector<std::string> names;
     const spec::RunSpec defaults{};
     spec::for_each_field(defaults, [&](const spec::Field& field, const auto&) {

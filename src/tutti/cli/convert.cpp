@@ -10,6 +10,14 @@
 
 namespace tutti::cli {
 
+namespace {
+
+struct ConvertArguments {
+    std::string from, to, format, dtype;  // format, dtype "": see infer/convert.h
+    std::optional<int64_t> max_shard_size;
+    bool allow_loss = false;
+};
+
 int convert(const ConvertArguments& arguments, const Io& io) {
     infer::ConvertOptions options{.from = arguments.from,
                                   .to = arguments.to,
@@ -50,7 +58,10 @@ int convert(const ConvertArguments& arguments, const Io& io) {
     return 0;
 }
 
-Command convert_command(ConvertArguments& a, const Io& io) {
+}  // namespace
+
+Command convert_command(Arguments& all, const Io& io) {
+    auto& a = all.add<ConvertArguments>();
     const Options options = {
         required(
             {"--from", "DIR", "", "directory of a run, of a checkpoint or of a Hugging Face model", &a.from, kPath}),

@@ -7,7 +7,6 @@
 #include <bit>
 #include <filesystem>
 #include <optional>
-#include <span>
 
 #include "tutti/base/ceil_div.h"
 #include "tutti/base/digits.h"
@@ -31,6 +30,40 @@
 namespace tutti::cli {
 
 namespace {
+
+// `tutti data ...`
+struct TrainTokenizerArguments {
+    std::vector<std::string> files;     // UTF-8 text, or JSONL by name
+    std::string field = "text";         // of a record
+    std::string out;                    // tokenizer.json
+    int64_t vocab = 4096;               // special tokens and the 256 bytes included
+    std::string pretokenizer = "gpt2";  // gpt2, llama3 or qwen
+    std::vector<std::string> special;   // have the first ids
+    int64_t min_frequency = 2;
+    int threads = 0;  // 0: all cores
+};
+
+struct TokenizeArguments {
+    std::vector<std::string> files;  // text or JSONL
+    std::string tokenizer = "bytes";
+    std::string out;  // prefix of the files
+    std::string format = "megatron";
+    std::string input = "auto";  // text, jsonl; auto: by name
+    std::string separator;       // between two documents, with \n, \t and \\; "": a file is one document
+    std::string field = "text";  // field with the text of a JSONL record
+    bool append_eod = false;
+    std::string eod;  // id or text; "": the tokenizer's
+    int threads = 0;  // 0: all cores
+};
+
+// Arguments of the commands that read token files.
+struct TokenFileArguments {
+    std::vector<std::string> files;
+    std::string format = "auto";
+    std::string tokenizer;  // inspect: shows the first tokens as text; JSONL: encodes the records
+    std::string eod;        // inspect: end-of-document token, by id or text, for files without documents
+    int64_t vocab = 0;      // verify: ids must be below it; 0: any id
+};
 
 // Replaces the escapes \n, \t and \\, which shells pass on as two characters.
 std::string unescaped(const std::string& text) {
@@ -122,8 +155,6 @@ void leave(const StopSignals& signals, const data::TokenWriter& writer, const Io
     _exit(exit_codes::kPreempted);
 }
 
-}  // namespace
-
 int tokenize(const TokenizeArguments& a, const Io& io) {
     std::vector<std::string> files;
     for (const std::string& word : a.files)
@@ -189,8 +220,6 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
     return 0;
 }
 
-namespace {
-
 // The texts of JSONL records, or of a compressed file, read as by `tokenize`.
 std::vector<std::string> texts_of(const std::string& path, const std::string& format,
                                   const TrainTokenizerArguments& a) {
@@ -206,8 +235,6 @@ std::vector<std::string> texts_of(const std::string& path, const std::string& fo
     data::encode_files(*bytes, {path}, {.format = format, .field = a.field, .threads = a.threads}, take);
     return texts;
 }
-
-}  // namespace
 
 int train_tokenizer(const TrainTokenizerArguments& a, const Io& io) {
     std::error_code ignored;
@@ -273,8 +300,6 @@ int train_tokenizer(const TrainTokenizerArguments& a, const Io& io) {
 }
 
 // --- inspect, verify ------------------------------------------------------------------------------------------------
-
-namespace {
 
 constexpr int64_t kChunk = 1 << 20;  // tokens
 constexpr int64_t kFirstTokens = 16;
@@ -392,8 +417,6 @@ void print(const Content& c, std::ostream& out) {
     if (!c.text.empty()) line("as text", Json(c.text).dump(-1, Json::InvalidUtf8::replace));
 }
 
-}  // namespace
-
 int inspect_data(const TokenFileArguments& a, const Io& io) {
     const auto tokenizer = a.tokenizer.empty() ? nullptr : text::make_tokenizer(a.tokenizer);
     Json files = Json::array();
@@ -431,9 +454,8 @@ int verify_data(const TokenFileArguments& a, const Io& io) {
 
 // --- options --------------------------------------------------------------------------------------------------------
 
-namespace {
-
-Command train_tokenizer_command(TrainTokenizerArguments& a, const Io& io) {
+Command train_tokenizer_command(Arguments& all, const Io& io) {
+    auto& a = all.add<TrainTokenizerArguments>();
     const Options options = {
         required({"FILE", "...", "", "text or *.jsonl to learn from, also .gz or .zst", &a.files, kPath}),
         {"--field", "NAME", "text", "JSONL: field with the text of a record", &a.field},
@@ -450,7 +472,8 @@ Command train_tokenizer_command(TrainTokenizerArguments& a, const Io& io) {
                       "Example:\n  tutti data train-tokenizer corpus.txt --vocab 4096 --out tokenizer.json");
 }
 
-Command tokenize_command(TokenizeArguments& a, const Io& io) {
+Command tokenize_command(Arguments& all, const Io& io) {
+    auto& a = all.add<TokenizeArguments>();
     const Options options = {
         required(
             {"FILE", "...", "", "text or JSONL, also .gz or .zst; a 'pattern'; - is standard input", &a.files, kPath}),
@@ -490,7 +513,8 @@ Option format_option(TokenFileArguments& a) {
             &a.format,  Choices{"auto", "text", "jsonl", "megatron", "nanogpt", "llmc", "llmq"}};
 }
 
-Command inspect_command(TokenFileArguments& a, const Io& io) {
+Command inspect_tokens_command(Arguments& all, const Io& io) {
+    auto& a = all.add<TokenFileArguments>();
     const Options options = {
         token_files_option(a),
         format_option(a),
@@ -500,7 +524,8 @@ Command inspect_command(TokenFileArguments& a, const Io& io) {
                       "Example:\n  tutti data inspect corpus.bin --tokenizer llama3/");
 }
 
-Command verify_command(TokenFileArguments& a, const Io& io) {
+Command verify_tokens_command(Arguments& all, const Io& io) {
+    auto& a = all.add<TokenFileArguments>();
     const Options options = {
         token_files_option(a),
         {"--vocab", "N", "", "size of the vocabulary; ids must be below it", &a.vocab, Between{1, int64_t{1} << 31}},
@@ -513,11 +538,11 @@ Command verify_command(TokenFileArguments& a, const Io& io) {
 
 }  // namespace
 
-Command data_command(DataArguments& a, const Io& io) {
+Command data_command(Arguments& all, const Io& io) {
     return {.name = "data",
             .description = "make, inspect and check token files and tokenizers",
-            .commands = {tokenize_command(a.tokenize, io), inspect_command(a.inspect, io), verify_command(a.verify, io),
-                         train_tokenizer_command(a.train_tokenizer, io)}};
+            .commands = {tokenize_command(all, io), inspect_tokens_command(all, io), verify_tokens_command(all, io),
+                         train_tokenizer_command(all, io)}};
 }
 
 }  // namespace tutti::cli

@@ -200,7 +200,8 @@ int generate(const GenerateArguments& arguments, const Io& io) {
     return 0;
 }
 
-Command generate_command(GenerateArguments& a, const Io& io) {
+Command generate_command(Arguments& all, const Io& io) {
+    auto& a = all.add<GenerateArguments>();
     const Options options = joined_options(
         {{{"--prompt", "TEXT", "", "text to continue; repeatable", &a.prompts},
           {"--prompts", "FILE", "", "texts to continue, one per line of FILE", &a.prompts_file, kPath},

@@ -16,6 +16,13 @@ namespace tutti::cli {
 
 namespace {
 
+struct HardwareArguments {
+    std::string name;                      // of the catalog, or a file; "": a table of all
+    std::vector<std::string> set_cluster;  // "network.gbs=35"
+    int devices = 1;                       // for the totals
+    std::string html;                      // file; "": none
+};
+
 using hardware::Cluster;
 
 // A step of the ladder: what a device reads or sends in one direction, in bytes per second. The caches are those of the
@@ -221,8 +228,6 @@ std::string years_page() {
                                "</div></div>\n"));
 }
 
-}  // namespace
-
 int show_hardware(const HardwareArguments& a, const Io& io) {
     check<UsageError>(a.html.empty() || a.name.empty(), "--html is a page of all devices; leave out ", a.name);
     if (!a.name.empty()) {
@@ -264,7 +269,10 @@ int show_hardware(const HardwareArguments& a, const Io& io) {
     return 0;
 }
 
-Command hardware_command(HardwareArguments& a, const Io& io) {
+}  // namespace
+
+Command hardware_command(Arguments& all, const Io& io) {
+    auto& a = all.add<HardwareArguments>();
     const Options options = {
         {"NAME", "", "", "a device of the catalog, or a TOML file [a table of all]", &a.name,
          Suggestions{hardware::cluster_names(), true}},

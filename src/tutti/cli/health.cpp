@@ -17,6 +17,13 @@ namespace tutti::cli {
 
 namespace {
 
+struct HealthArguments : MeasuringArguments {
+    std::string device = "auto";
+    int threads = 0;          // of a rank; 0: its part of the cores
+    double margin = 0.2;      // slow means below 1 - margin of the peers' median
+    bool one_by_one = false;  // measure one link at a time
+};
+
 using diagnose::ClusterHealth, diagnose::Figure, diagnose::HealthFinding, diagnose::LinkHealth, diagnose::RankHealth,
     diagnose::Verdict;
 
@@ -125,8 +132,6 @@ int default_ranks(const HealthArguments& arguments) {
     return gpus > 0 ? gpus : 2;
 }
 
-}  // namespace
-
 int health(const HealthArguments& arguments, const Io& io) {
     const comm::Launch launch = comm::this_launch(arguments.launcher);
     const bool threads = launch.launcher == comm::Launcher::none;
@@ -168,7 +173,10 @@ int health(const HealthArguments& arguments, const Io& io) {
     return code;
 }
 
-Command health_command(HealthArguments& a, const Io& io) {
+}  // namespace
+
+Command health_command(Arguments& all, const Io& io) {
+    auto& a = all.add<HealthArguments>();
     const Options options = {
         device_option(a.device),
         threads_option(a.threads),

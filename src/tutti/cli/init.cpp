@@ -16,6 +16,11 @@ namespace tutti::cli {
 
 namespace {
 
+struct InitArguments {
+    std::string directory = "first-run";
+    bool demo = false;  // also train and print a sample
+};
+
 namespace fs = std::filesystem;
 
 constexpr int64_t kVocab = 1024;
@@ -92,8 +97,6 @@ void put(const fs::path& directory, const char* name, std::string_view text) {
                       " is there already and differs; give another directory, or remove the file");
 }
 
-}  // namespace
-
 int init(const InitArguments& arguments, const Io& io) {
     const fs::path directory = fs::path(arguments.directory).lexically_normal();
     const fs::path config = directory / "run.toml", text = directory / "text.txt", out = directory / "run",
@@ -147,7 +150,10 @@ int init(const InitArguments& arguments, const Io& io) {
     return 0;
 }
 
-Command init_command(InitArguments& a, const Io& io) {
+}  // namespace
+
+Command init_command(Arguments& all, const Io& io) {
+    auto& a = all.add<InitArguments>();
     const Options options = {
         {"DIR", "", "first-run", "directory for the files; created if it is missing", &a.directory, kPath},
         {"--demo", "", "", "also train, at most a minute on two cores, and print a sample", &a.demo}};

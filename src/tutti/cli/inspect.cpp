@@ -28,6 +28,14 @@ namespace tutti::cli {
 
 namespace {
 
+struct InspectArguments : RunArguments {  // `config`: what to inspect
+    bool precision = false;
+    std::string number;
+    int64_t steps = 1;  // with precision; the last one is measured
+    std::string svg;    // file for the picture; "": none
+    bool force = false;
+};
+
 namespace fs = std::filesystem;
 
 // --- --number -------------------------------------------------------------------------------------------------------
@@ -172,8 +180,6 @@ int inspect_checkpoint(const InspectArguments& a, const Io& io) {
     return 0;
 }
 
-}  // namespace
-
 int inspect(const InspectArguments& arguments, const Io& io) {
     if (!arguments.number.empty()) return inspect_number(arguments.number, io);
     if (arguments.precision) return inspect_precision(arguments, io);
@@ -182,7 +188,10 @@ int inspect(const InspectArguments& arguments, const Io& io) {
     return inspect_checkpoint(arguments, io);
 }
 
-Command inspect_command(InspectArguments& a, const Io& io) {
+}  // namespace
+
+Command inspect_command(Arguments& all, const Io& io) {
+    auto& a = all.add<InspectArguments>();
     const Options options = joined_options(
         {{{"TARGET", "", "", "a checkpoint or a run; with --precision a run or a TOML file", &a.config, kPath},
           {"--precision", "", "", "run steps on one rank; show the numbers of the products and what formats do to them",

@@ -30,6 +30,18 @@ namespace tutti::cli {
 
 namespace {
 
+struct LaunchArguments : RunArguments {
+    std::string out;    // "": runs/<stem of config>
+    std::string hosts;  // a file; "": this host alone
+    int min_ranks = 0;  // 0: all
+    int max_restarts = 3;
+    std::string cluster;  // of the devices, for the planner; "": only data parallelism changes with the ranks
+    std::vector<std::string> set_cluster;
+    double grace_s = 25, silence_s = 15, grow_after_s = 600;
+    std::string ssh = "ssh -T -o BatchMode=yes -o ConnectTimeout=5 -o ServerAliveInterval=5 -o ServerAliveCountMax=3";
+    bool force = false;
+};
+
 std::string this_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
 // --set words that turn `from` into `to`, which differ in layouts alone.
@@ -150,8 +162,6 @@ launch::AgentGroup agent_group_of(const comm::Launch& around, const spec::RunSpe
     return group;
 }
 
-}  // namespace
-
 int launch(const LaunchArguments& given, const Io& io) {
     LaunchArguments a = given;
     launch::LaunchOptions options{.max_restarts = a.max_restarts,
@@ -204,6 +214,8 @@ int launch(const LaunchArguments& given, const Io& io) {
     return code;
 }
 
+}  // namespace
+
 int agent(const Io&) {
     check<UsageError>(
         isatty(STDIN_FILENO) == 0,
@@ -215,7 +227,8 @@ int agent(const Io&) {
     return bye ? bye->code : exit_codes::kBecauseOfOthers;
 }
 
-Command launch_command(LaunchArguments& a, const Io& io) {
+Command launch_command(Arguments& all, const Io& io) {
+    auto& a = all.add<LaunchArguments>();
     Options options = run_options(a, "TOML file, as for train");
     for (Option& option : options) {
         if (option.name != "--ranks,--gpus") continue;

@@ -25,6 +25,33 @@ namespace tutti::cli {
 
 namespace {
 
+struct PlanArguments : ForecastArguments {
+    PlanArguments() { ranks = 0; }
+    int64_t global_batch = 0;  // sequences; 0: those of the config
+    int64_t seq_len = 0;       // 0: that of the config, else 4096, at most the model's positions
+    std::string precision;     // "": that of the config
+    std::string without;       // "offload,cp": left out of the search
+    double margin = 0;         // share of the memory of a device to leave free
+    std::string site;          // as of simulate
+    int top = 10;
+    std::vector<std::string> data;  // of the emitted config
+    std::string emit, html, svg;    // files; "": none
+    std::string emit_for;           // a trainer (peers/peers.h); "": this one
+    std::vector<std::string> from = std::vector<std::string>(peers::names().size());  // by Peer: a file whose
+                                                                                      // run is planned; "": none
+    std::string why_not;                                                              // a layout in words; "": none
+    bool explain = false;
+    bool scaling = false;    // show the best layout at 8 to 65,536 devices instead
+    bool tables = false;     // show a course's tables instead
+    double parameters = 0;   // with tables, budget or tokens, in place of a model; 0: none
+    double budget = 0;       // FLOPs of a compute budget to show instead; 0: none
+    double tokens = 0;       // of a run whose compute to show instead; 0: none
+    double mfu = 0.4;        // with budget
+    double price = 0;        // dollars per device and hour; 0: the cluster file's
+    double storage_gbs = 1;  // GB/s of a node for checkpoints
+    double restart = 600;    // seconds from a failure until training continues
+};
+
 bool has(const std::vector<std::string>& set, const std::string& key) {
     return std::any_of(set.begin(), set.end(), [&](const std::string& s) { return s.starts_with(key + "="); });
 }
@@ -305,8 +332,6 @@ Options excluding_budgets(Options options) {
     return options;
 }
 
-}  // namespace
-
 int plan(const PlanArguments& a, const Io& io) {
     const bool budget = a.budget > 0 || a.tokens > 0;
     check<UsageError>(a.svg.empty() || !a.why_not.empty() || !a.config.empty() || peer_of(a), "--svg ", a.svg,
@@ -319,7 +344,10 @@ int plan(const PlanArguments& a, const Io& io) {
     return a.scaling ? plan_scaling(a, io) : plan_layouts(a, io, {});
 }
 
-Command plan_command(PlanArguments& a, const Io& io) {
+}  // namespace
+
+Command plan_command(Arguments& all, const Io& io) {
+    auto& a = all.add<PlanArguments>();
     constexpr double kMany = 1e9;
     Options shared = run_options(a, "TOML file of the run to plan; its own layout is compared");
     for (Option& option : shared) {

@@ -286,7 +286,8 @@ int rehearse(const RehearseArguments& a, const Io& io) {
     return show_step(a, io, launch, ranks, whole);
 }
 
-Command rehearse_command(RehearseArguments& a, const Io& io) {
+Command rehearse_command(Arguments& all, const Io& io) {
+    auto& a = all.add<RehearseArguments>();
     return command_of(
         "rehearse", "show what a training step holds, sends and computes, without running it", a, io, rehearse,
         joined_options(

@@ -19,6 +19,14 @@ namespace tutti::cli {
 
 namespace {
 
+struct ReportArguments {
+    std::vector<std::string> run_dirs;
+    std::string out;     // "": report.html in the run directory, of several runs comparison.html here
+    std::string csv;     // "": none
+    std::string step;    // file for the page of one traced step; "": none
+    std::string flight;  // read the flight records of this run instead of writing a page
+};
+
 // Means per traced step of each rank; [] without a trace.
 Json describe_trace(const report::RunHistory& run) {
     auto ranks = Json::array();
@@ -98,8 +106,6 @@ void require_own_name(const std::string& option, const std::string& path, const 
     }
 }
 
-}  // namespace
-
 int report(const ReportArguments& arguments, const Io& io) {
     if (!arguments.flight.empty()) return report_flight(arguments.flight, io);
     check<UsageError>(!arguments.run_dirs.empty(), "RUN_DIR is required: the directory of a run, or --flight DIR");
@@ -165,7 +171,10 @@ int report(const ReportArguments& arguments, const Io& io) {
     return 0;
 }
 
-Command report_command(ReportArguments& a, const Io& io) {
+}  // namespace
+
+Command report_command(Arguments& all, const Io& io) {
+    auto& a = all.add<ReportArguments>();
     const Options options = joined_options(
         {{{"RUN_DIR", "...", "", "directory of a run, finished or not; several are compared", &a.run_dirs, kPath},
           {"--out", "FILE", "", "the page [RUN_DIR/report.html; for several runs comparison.html]", &a.out, kOutput},

@@ -19,6 +19,18 @@ namespace tutti::cli {
 
 namespace {
 
+struct ScheduleArguments {
+    std::string kind;  // a name of schedule/generators.h, auto, all, or a CSV file
+    std::optional<int> stages, chunks, microbatches, group_size, memory_limit;
+    std::string forward = "1", backward_input = "1", backward_weight = "1",
+                latency = "0";             // times, exact: "0.5", "1/3"
+    std::string overlap;                   // "": F + I + W
+    std::string message_bytes, bandwidth;  // "" and "": a message takes its latency only
+    double w_memory = 1;                   // auto: share of a chunk's memory that lives between I and W
+    std::string csv, svg;                  // "": none
+    bool messages = false;                 // include sends and receives in the CSV and the JSON
+};
+
 using schedule::Dimensions;
 using schedule::Schedule;
 using schedule::Timeline;
@@ -287,8 +299,6 @@ int compare(const ScheduleArguments& a, const Io& io) {
     return 0;
 }
 
-}  // namespace
-
 int schedule(const ScheduleArguments& a, const Io& io) {
     if (a.kind == "all") return compare(a, io);
     CommandTimes times;
@@ -306,7 +316,10 @@ int schedule(const ScheduleArguments& a, const Io& io) {
     return 0;
 }
 
-Command schedule_command(ScheduleArguments& a, const Io& io) {
+}  // namespace
+
+Command schedule_command(Arguments& all, const Io& io) {
+    auto& a = all.add<ScheduleArguments>();
     Suggestions kinds = {{kPipeDream, "auto", "all"}, true};
     for (const schedule::Kind& kind : schedule::kinds()) kinds.words.emplace_back(kind.name);
     const Options options = {
@@ -337,13 +350,13 @@ Command schedule_command(ScheduleArguments& a, const Io& io) {
                        ", which updates behind each backward, with the versions of its weights. auto searches for the "
                        "shortest step within --memory-limit; all compares the kinds: stages, times, memory.")) +
             "\n\nExamples:\n"
-        "  tutti schedule --kind 1f1b --stages 4 --microbatches 8\n"
-        "  tutti schedule --kind all --stages 8 --microbatches 32 --comm 0.1\n"
-        "  tutti schedule --kind zb-v --stages 8 --microbatches 32 --f 2e-3 --i 2e-3 --w 2e-3 \\\n"
-        "      --latency 1e-5 --message-bytes 67108864 --bandwidth 5e10\n"
-        "  tutti schedule --kind auto --stages 8 --microbatches 24 --memory-limit 8 --svg auto.svg\n"
-        "  tutti schedule --kind interleaved --virtual 2 --stages 4 --microbatches 8 --csv mine.csv\n"
-        "  tutti schedule --kind mine.csv --f 1 --i 1.2 --w 0.8 --json");
+            "  tutti schedule --kind 1f1b --stages 4 --microbatches 8\n"
+            "  tutti schedule --kind all --stages 8 --microbatches 32 --comm 0.1\n"
+            "  tutti schedule --kind zb-v --stages 8 --microbatches 32 --f 2e-3 --i 2e-3 --w 2e-3 \\\n"
+            "      --latency 1e-5 --message-bytes 67108864 --bandwidth 5e10\n"
+            "  tutti schedule --kind auto --stages 8 --microbatches 24 --memory-limit 8 --svg auto.svg\n"
+            "  tutti schedule --kind interleaved --virtual 2 --stages 4 --microbatches 8 --csv mine.csv\n"
+            "  tutti schedule --kind mine.csv --f 1 --i 1.2 --w 0.8 --json");
 }
 
 }  // namespace tutti::cli

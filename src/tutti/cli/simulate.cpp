@@ -284,8 +284,6 @@ int show_variations(const SimulateArguments& a, const Io& io) {
     return 0;
 }
 
-}  // namespace
-
 int simulate(const SimulateArguments& a, const Io& io) {
     const bool run = !a.config.empty() || !a.model.empty();
     check<UsageError>(a.tables.empty() == run,
@@ -306,7 +304,10 @@ int simulate(const SimulateArguments& a, const Io& io) {
     return 0;
 }
 
-Command simulate_command(SimulateArguments& a, const Io& io) {
+}  // namespace
+
+Command simulate_command(Arguments& all, const Io& io) {
+    auto& a = all.add<SimulateArguments>();
     return command_of(
         "simulate", "predict time, rates and memory of a step on any cluster", a, io, simulate,
         joined_options(

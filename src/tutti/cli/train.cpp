@@ -151,7 +151,8 @@ int train(const TrainArguments& arguments, const Io& io) {
     return exit_code(train::train(options));
 }
 
-Command train_command(TrainArguments& a, const Io& io) {
+Command train_command(Arguments& all, const Io& io) {
+    auto& a = all.add<TrainArguments>();
     const Options options = {
         {"--out", "DIR", "", "run directory [runs/<name of CONFIG>]", &a.out, kPath},
         {"--resume", "HOW", "", "[auto], never, strict or the path of a checkpoint", &a.resume,

@@ -18,6 +18,12 @@ namespace tutti::cli {
 
 namespace {
 
+struct VerifyArguments : RunArguments {
+    int64_t steps = 3;
+    bool force = false;  // start even if memory does not suffice
+    bool blame = false;  // find the tensor whose rounding moves the loss instead
+};
+
 constexpr int kDiffers = 1;
 
 Json describe(const train::VerifyOptions& options, const train::VerifyOutcome& outcome) {
@@ -94,8 +100,6 @@ int find_blame(const VerifyArguments& arguments, const Io& io) {
     return 0;
 }
 
-}  // namespace
-
 int verify(const VerifyArguments& arguments, const Io& io) {
     if (arguments.blame) return find_blame(arguments, io);
     train::VerifyOptions options;
@@ -133,7 +137,10 @@ int verify(const VerifyArguments& arguments, const Io& io) {
     return differs ? kDiffers : 0;
 }
 
-Command verify_command(VerifyArguments& a, const Io& io) {
+}  // namespace
+
+Command verify_command(Arguments& all, const Io& io) {
+    auto& a = all.add<VerifyArguments>();
     const Options options = {
         {"--steps", "N", "3", "steps of both runs", &a.steps, Between{1, 0x1p40}},
         {"--blame", "", "", "find, on one rank, the first tensor whose rounding moves the loss", &a.blame},

@@ -26,6 +26,13 @@ namespace tutti::cli {
 
 namespace {
 
+struct WatchArguments {
+    std::vector<std::string> run_dirs;
+    bool once = false;   // show the runs as they are and end
+    bool http = false;   // serve a page
+    std::string listen;  // its address; "": a free port of this machine alone
+};
+
 using report::WatchedRun;
 
 struct Screen {
@@ -125,8 +132,6 @@ void show(const std::vector<WatchedRun>& runs, const std::function<std::vector<r
     }
 }
 
-}  // namespace
-
 int watch(const WatchArguments& arguments, const Io& io) {
     std::vector<WatchedRun> runs;
     std::vector<double> flights;  // when each directory of flight records was changed
@@ -162,7 +167,10 @@ int watch(const WatchArguments& arguments, const Io& io) {
     return 0;
 }
 
-Command watch_command(WatchArguments& a, const Io& io) {
+}  // namespace
+
+Command watch_command(Arguments& all, const Io& io) {
+    auto& a = all.add<WatchArguments>();
     const Options options = {
         required({"RUN_DIR", "...", "", "directory of a run, going on or ended; several are shown below each other",
                   &a.run_dirs, kPath}),

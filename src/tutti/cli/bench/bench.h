@@ -15,6 +15,41 @@
 
 namespace tutti::cli {
 
+struct BenchArguments {
+    enum class Kind { gemm, attention, memory, step };
+    Kind kind = Kind::gemm;
+    std::string dtype = "bf16";
+    std::string device = "auto";
+    int threads = 0;              // 0: all cores that the process may use
+    double seconds = 0;           // for all measurements; 0: the benchmark's own
+    int64_t window = 0;           // attention: keys of a sliding window; 0: no window
+    std::vector<std::string> by;  // attention: kernels to time, of [train] attention; none: own, and the library's
+    std::string model;  // gemm: preset whose products are measured too; step, attention with tune: preset to train
+    std::optional<std::string> sizes;  // gemm: products in place of the sweep
+    std::string cluster;               // gemm: predict for it; "": measure
+    std::vector<std::string> set_cluster;
+    std::vector<std::string> set;
+    bool kernels = false;  // step: also show the time of each kernel beside its lower bound
+    std::string tune;      // the file that gets what a step's products, or its attention, measured
+};
+int bench(const BenchArguments& arguments, const Io& io);
+
+struct BenchCommArguments : MeasuringArguments {
+    bool progress_thread = false;
+};
+int bench_comm(const BenchCommArguments& arguments, const Io& io);
+
+struct BenchPipelineArguments {
+    std::string kind = "all";  // a schedule
+    int stages = 4;            // ranks
+    int chunks = 2;            // of a rank, where a schedule leaves them free
+    int microbatches = 16;
+    double forward = 10, backward_input = 10, backward_weight = 10;  // milliseconds of a rank's part of the model
+    int repeats = 3;
+    bool progress_thread = false;
+};
+int bench_pipeline(const BenchPipelineArguments& arguments, const Io& io);
+
 struct BenchResult {
     Json summary = Json::object();
     std::vector<Json> rows;

@@ -9,7 +9,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
-#include "tutti/cli/commands.h"
+#include "tutti/cli/bench/bench.h"
 #include "tutti/cli/io.h"
 #include "tutti/comm/run.h"
 #include "tutti/diagnose/measure.h"

@@ -7,7 +7,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/timing.h"
 #include "tutti/base/units.h"
-#include "tutti/cli/commands.h"
+#include "tutti/cli/bench/bench.h"
 #include "tutti/cli/io.h"
 #include "tutti/comm/run.h"
 #include "tutti/kernels/backends.h"

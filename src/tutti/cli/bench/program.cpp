@@ -6,6 +6,12 @@
 
 namespace tutti::cli {
 
+namespace {
+
+struct CalibrateArguments {
+    std::string out;
+};
+
 int calibrate(const CalibrateArguments& a, const Io& io) {
     std::ostream& text = io.text();
     const simulate::MachineProfile profile =
@@ -17,9 +23,8 @@ int calibrate(const CalibrateArguments& a, const Io& io) {
     return 0;
 }
 
-namespace {
-
-Command calibrate_command(CalibrateArguments& a, const Io& io) {
+Command calibrate_command(Arguments& all, const Io& io) {
+    auto& a = all.add<CalibrateArguments>();
     return command_of("calibrate", "time the kernels and operations of this machine for `tutti simulate`", a, io,
                       calibrate, {required({"OUT", "", "", "JSON file to write the profile to", &a.out, kOutput})},
                       "This takes one to two minutes; no other program should run meanwhile.\n\n"
@@ -32,7 +37,8 @@ Option progress_thread_option(bool& progress_thread) {
     return {"--progress-thread", "", "", "communicate in a separate thread on each rank", &progress_thread};
 }
 
-Command bench_comm_command(BenchCommArguments& a, const Io& io) {
+Command bench_comm_command(Arguments& all, const Io& io) {
+    auto& a = all.add<BenchCommArguments>();
     return command_of("comm", "collectives of 1 KiB to 64 MiB, relative to the rate of a copy", a, io, bench_comm,
                       joined_options({measuring_options(a, "2"), {progress_thread_option(a.progress_thread)}}),
                       "Examples:\n"
@@ -40,7 +46,8 @@ Command bench_comm_command(BenchCommArguments& a, const Io& io) {
                       "  mpirun -n 4 tutti bench comm");
 }
 
-Command bench_pipeline_command(BenchPipelineArguments& a, const Io& io) {
+Command bench_pipeline_command(Arguments& all, const Io& io) {
+    auto& a = all.add<BenchPipelineArguments>();
     const auto time = [](const char* name, double& ms, const char* what) {
         return Option{name, "MS", "10", what, &ms, Between{0, 1e6}};
     };
@@ -66,7 +73,7 @@ Command bench_pipeline_command(BenchPipelineArguments& a, const Io& io) {
 }  // namespace
 
 Command bench_command(Arguments& all, const Io& io) {
-    BenchArguments& a = all.bench;
+    auto& a = all.add<BenchArguments>();
     using Kind = BenchArguments::Kind;
     const auto of_kind = [&a, &io](const char* name, const char* description, Kind kind, const Options& more,
                                    const char* footer) {
@@ -140,8 +147,8 @@ Command bench_command(Arguments& all, const Io& io) {
                         "  tutti bench step --model mlp-8192 --set model.width=2048 --dtype f32\n"
                         "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --tune products.json\n"
                         "  tutti bench step --model llama3.2-1b --set parallel.tp=2 --tune products.json"),
-                of_ranks(bench_comm_command(all.bench_comm, io)),
-                of_ranks(bench_pipeline_command(all.bench_pipeline, io)), calibrate_command(all.calibrate, io)}};
+                of_ranks(bench_comm_command(all, io)), of_ranks(bench_pipeline_command(all, io)),
+                calibrate_command(all, io)}};
 }
 
 }  // namespace tutti::cli
