@@ -61,7 +61,7 @@ Json describe(const WatchedRun& run) {
     Json document = {{"run", run.path()}, {"state", name_of(run.state())}, {"steps", run.steps()}};
     if (const auto& last = run.last()) {
         document["step"] = last->step;
-        for (const auto& [key, number] : report::kLoggedNumbers)
+        for (const auto& [key, number, tag] : report::kLoggedNumbers)
             if (const auto& value = (*last).*number)
                 document[key] = std::isfinite(*value) ? Json(*value) : Json(nullptr);
     }

@@ -278,12 +278,12 @@ std::string render_report(const RunHistory& run) {
 
 std::string render_csv(const std::vector<RunHistory>& runs) {
     std::string csv = "run,step";
-    for (const auto& [name, field] : kLoggedNumbers) csv += std::string(",") + name;
+    for (const auto& [name, field, tag] : kLoggedNumbers) csv += std::string(",") + name;
     csv += ",skipped\r\n";
     for (const RunHistory& run : runs)
         for (const LoggedStep& step : run.steps) {
             csv += quoted(run.name) + "," + std::to_string(step.step);
-            for (const auto& [name, field] : kLoggedNumbers) csv += "," + cell(step.*field);
+            for (const auto& [name, field, tag] : kLoggedNumbers) csv += "," + cell(step.*field);
             csv += "," + std::to_string(step.skipped_before) + "\r\n";
         }
     return csv;

@@ -83,7 +83,7 @@ LoggedStep logged_step(const Record& line, int64_t& skipped_total) {
                      step ? step->dump() : "no such key");
     LoggedStep logged;
     logged.step = step->get<int64_t>();
-    for (const auto& [key, number] : kLoggedNumbers) logged.*number = line.number(key);
+    for (const auto& [key, number, tag] : kLoggedNumbers) logged.*number = line.number(key);
     logged.skipped_before = skipped_steps(line, skipped_total);
     logged.skip_reason = line.text("skip_reason");
     const auto read_list = [&](const char* key, const auto& read) {

@@ -54,26 +54,32 @@ struct LoggedStep {
 inline constexpr const char* kMtpLosses = "mtp_losses";
 std::string name_of_mtp_loss(size_t k);  // k from 0
 
-// The numbers of a line by their keys in metrics.jsonl.
-inline constexpr std::pair<const char*, std::optional<double> LoggedStep::*> kLoggedNumbers[] = {
-    {"tokens", &LoggedStep::tokens},
-    {"loss", &LoggedStep::loss},
-    {"eval_loss", &LoggedStep::eval_loss},
-    {"grad_norm", &LoggedStep::grad_norm},
-    {"lr", &LoggedStep::lr},
-    {"step_ms", &LoggedStep::step_ms},
-    {"tokens_per_s", &LoggedStep::tokens_per_s},
-    {"mfu", &LoggedStep::mfu},
-    {"hfu", &LoggedStep::hfu},
-    {"mem_peak_bytes", &LoggedStep::mem_peak_bytes},
-    {"comm_bytes", &LoggedStep::comm_bytes},
-    {"bubble", &LoggedStep::bubble},
-    {"aux_loss", &LoggedStep::aux_loss},
-    {"router_entropy", &LoggedStep::router_entropy},
-    {"dropped_share", &LoggedStep::dropped_share},
-    {"loss_scale", &LoggedStep::loss_scale},
-    {"fp8_saturated", &LoggedStep::fp8_saturated},
-    {"fp8_flushed", &LoggedStep::fp8_flushed},
+// The numbers of a line by their keys in metrics.jsonl. Their tags in TensorBoard's event files are those that Hugging
+// Face's trainer and the large trainers have in common, as far as they agree.
+struct LoggedNumber {
+    const char* key;
+    std::optional<double> LoggedStep::*value;
+    const char* tag = nullptr;  // null: not in event files
+};
+inline constexpr LoggedNumber kLoggedNumbers[] = {
+    {"tokens", &LoggedStep::tokens, "train/tokens"},
+    {"loss", &LoggedStep::loss, "train/loss"},
+    {"eval_loss", &LoggedStep::eval_loss, "eval/loss"},
+    {"grad_norm", &LoggedStep::grad_norm, "train/grad_norm"},
+    {"lr", &LoggedStep::lr, "train/learning_rate"},
+    {"step_ms", &LoggedStep::step_ms, "perf/step_ms"},
+    {"tokens_per_s", &LoggedStep::tokens_per_s, "perf/tokens_per_s"},
+    {"mfu", &LoggedStep::mfu, "perf/mfu"},
+    {"hfu", &LoggedStep::hfu, "perf/hfu"},
+    {"mem_peak_bytes", &LoggedStep::mem_peak_bytes, "perf/mem_peak_bytes"},
+    {"comm_bytes", &LoggedStep::comm_bytes, "perf/comm_bytes"},
+    {"bubble", &LoggedStep::bubble, "perf/bubble"},
+    {"aux_loss", &LoggedStep::aux_loss, "train/aux_loss"},
+    {"router_entropy", &LoggedStep::router_entropy, "experts/entropy"},
+    {"dropped_share", &LoggedStep::dropped_share, "experts/dropped_share"},
+    {"loss_scale", &LoggedStep::loss_scale, "train/loss_scale"},
+    {"fp8_saturated", &LoggedStep::fp8_saturated, "train/fp8_saturated"},
+    {"fp8_flushed", &LoggedStep::fp8_flushed, "train/fp8_flushed"},
     {"time", &LoggedStep::time}};
 
 // Bytes of one purpose (weights, gradients, optimizer, ...), as planned and as the allocator counted.

@@ -182,7 +182,7 @@ void add_mean(std::optional<double>& a, double n, const std::optional<double>& b
 // `a`, of `n` lines, and the `m` lines of `b` behind them.
 void merge(LoggedStep& a, double n, const LoggedStep& b, double m) {
     LoggedStep both = b;
-    for (const auto& [key, number] : kLoggedNumbers) {
+    for (const auto& [key, number, tag] : kLoggedNumbers) {
         if (number == &LoggedStep::tokens || number == &LoggedStep::time) continue;
         both.*number = a.*number;
         add_mean(both.*number, n, b.*number, m);

@@ -204,8 +204,7 @@ void check_pipedream(const RunSpec& run, Problems& problems) {
 // The checks that do not need the schedule; pipeline::make_pipeline() checks the schedule itself.
 void check_pipeline(const RunSpec& run, Problems& problems) {
     const ParallelSpec& p = run.parallel;
-    const bool known =
-        schedule::find_kind(p.schedule) != nullptr || p.schedule == "auto" || p.schedule == "pipedream";
+    const bool known = schedule::find_kind(p.schedule) != nullptr || p.schedule == "auto" || p.schedule == "pipedream";
     require(
         problems, known || p.schedule.ends_with(".csv"), "[parallel] schedule = ", toml_text(p.schedule),
         ": must be one of ", [] { return joined(schedule::kinds(), ", ", &schedule::Kind::name); },

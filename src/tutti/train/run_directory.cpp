@@ -216,32 +216,15 @@ void RunDirectory::write_totals(const std::string& json) { write_whole(kTotals, 
 
 void RunDirectory::write_report(const std::string& html) { write_whole(kReport, html); }
 
-// The tags that Hugging Face's trainer and the large trainers have in common, as far as they agree.
-void RunDirectory::log_events(const StepMetrics& m) {
-    std::vector<report::Scalar> scalars = {{"train/loss", m.result.loss},
-                                           {"train/grad_norm", m.result.grad_norm},
-                                           {"train/learning_rate", m.result.lr},
-                                           {"train/tokens", static_cast<double>(m.tokens)},
-                                           {"train/skipped", static_cast<double>(m.skipped)},
-                                           {"perf/step_ms", m.step_ms},
-                                           {"perf/tokens_per_s", m.tokens_per_s},
-                                           {"perf/mfu", m.mfu},
-                                           {"perf/hfu", m.hfu},
-                                           {"perf/mem_peak_bytes", static_cast<double>(m.mem_peak_bytes)},
-                                           {"perf/comm_bytes", static_cast<double>(m.comm_bytes())},
-                                           {"perf/bubble", m.bubble}};
-    if (const nn::RoutingSummary& r = m.result.routing; r.experts > 0) {
-        scalars.push_back({"train/aux_loss", r.aux_loss});
-        scalars.push_back({"experts/entropy", r.entropy});
-        scalars.push_back({"experts/dropped_share", r.dropped_share});
-        scalars.push_back({"experts/largest_load", *std::max_element(r.load.begin(), r.load.end())});
-    }
+void RunDirectory::log_events(const StepMetrics& m, const Json& line) {
+    std::vector<report::Scalar> scalars = {{"train/skipped", static_cast<double>(m.skipped)}};
+    for (const auto& [key, number, tag] : report::kLoggedNumbers)
+        if (const Json* value = line.find(key); value != nullptr && tag != nullptr)
+            scalars.push_back({tag, value->get<double>()});
     for (size_t k = 0; k < m.result.later_losses.size(); ++k)
         scalars.push_back({"train/" + report::name_of_mtp_loss(k), m.result.later_losses[k]});
-    if (m.scaled) scalars.push_back({"train/loss_scale", m.result.loss_scale});
-    if (m.result.saturated) scalars.push_back({"train/fp8_saturated", *m.result.saturated});
-    if (m.result.flushed) scalars.push_back({"train/fp8_flushed", *m.result.flushed});
-    if (m.eval_loss) scalars.push_back({"eval/loss", *m.eval_loss});
+    if (const std::vector<double>& load = m.result.routing.load; !load.empty())
+        scalars.push_back({"experts/largest_load", *std::max_element(load.begin(), load.end())});
     add_events(m.step, scalars);
 }
 
@@ -254,7 +237,6 @@ void RunDirectory::add_events(int64_t step, const std::vector<report::Scalar>& s
 void RunDirectory::log(const StepMetrics& m) {
     make_again();
     if (const auto kept = std::exchange(kept_, std::nullopt)) write_whole(kMetrics, *kept);
-    if (events_) log_events(m);
     Json line = {{"step", m.step},
                  {"tokens", m.tokens},
                  {"loss", m.result.loss},
@@ -286,6 +268,7 @@ void RunDirectory::log(const StepMetrics& m) {
     if (!m.ranks.empty()) line["ranks"] = ranks_of(m);
     line["seconds"] = report::to_json(m.spent);
     line["time"] = unix_time();
+    if (events_) log_events(m, line);
     const std::string path = path_ + "/" + kMetrics;
     std::error_code error;
     const auto before = std::filesystem::file_size(path, error);

@@ -53,7 +53,7 @@ class RunDirectory {
 
   private:
     void make_again();
-    void log_events(const StepMetrics& metrics);
+    void log_events(const StepMetrics& metrics, const Json& line);  // `line`: of metrics.jsonl
     void add_events(int64_t step, const std::vector<report::Scalar>& scalars);
     // False, with a warning, when `write` fails.
     bool or_warn(const std::string& name, const std::function<void(checkpoint::FileSystem&)>& write);
