@@ -10,7 +10,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
-#include "tutti/card/placement.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/rules.h"
 #include "tutti/spec/variants.h"

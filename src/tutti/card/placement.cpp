@@ -1,5 +1,3 @@
-#include "tutti/card/placement.h"
-
 #include <algorithm>
 #include <map>
 #include <set>
@@ -7,6 +5,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
+#include "tutti/card/card.h"
 
 namespace tutti::card {
 

@@ -1,6 +1,6 @@
-#include "tutti/card/placement.h"
-
 #include <gtest/gtest.h>
+
+#include "tutti/card/card.h"
 
 namespace tutti::card {
 namespace {

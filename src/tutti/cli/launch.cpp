@@ -24,7 +24,7 @@
 #include "tutti/spec/validate.h"
 #include "tutti/train/checkpointing.h"
 #include "tutti/train/run_directory.h"
-#include "tutti/train/start_counter.h"
+#include "tutti/train/start_checks.h"
 
 namespace tutti::cli {
 

@@ -7,7 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"
-#include "tutti/card/placement.h"
+#include "tutti/card/card.h"
 #include "tutti/cli/forecast.h"
 #include "tutti/rehearsal/drawing.h"
 #include "tutti/rehearsal/present.h"

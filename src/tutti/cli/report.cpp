@@ -11,7 +11,7 @@
 #include "tutti/base/timing.h"
 #include "tutti/base/to_size.h"
 #include "tutti/cli/command.h"
-#include "tutti/cli/flight_summary.h"
+#include "tutti/cli/watch.h"
 #include "tutti/diagnose/flight_findings.h"
 #include "tutti/report/step_page.h"
 

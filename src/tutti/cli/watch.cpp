@@ -1,4 +1,6 @@
 // cli/watch.cpp: `tutti watch`: shows running runs from the files of their directories (report/watched_run.h).
+#include "tutti/cli/watch.h"
+
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -17,10 +19,9 @@
 #include "tutti/base/timing.h"
 #include "tutti/base/to_size.h"
 #include "tutti/cli/command.h"
-#include "tutti/cli/flight_summary.h"
 #include "tutti/cli/stop_signals.h"
-#include "tutti/cli/watch_http.h"
-#include "tutti/report/watch_screen.h"
+#include "tutti/diagnose/flight_findings.h"
+#include "tutti/report/watched_run.h"
 
 namespace tutti::cli {
 
@@ -168,6 +169,22 @@ int watch(const WatchArguments& arguments, const Io& io) {
 }
 
 }  // namespace
+
+report::FlightSummary flight_summary(const std::string& run_directory) {
+    report::FlightSummary summary;
+    if (!std::filesystem::is_directory(run_directory + "/flight")) return summary;
+    try {
+        const diagnose::FlightReading reading = diagnose::read_flight(run_directory);
+        summary.missing = reading.missing;
+        for (const diagnose::FlightFinding& finding : reading.findings) summary.findings.push_back(finding.text);
+        for (const comm::FlightRecord& record : reading.records) {
+            summary.written = std::max(summary.written, record.written);
+            summary.last_operations[record.rank] = diagnose::last_operation(record);
+        }
+    } catch (const DataError&) {  // being written, or of an earlier version
+    }
+    return summary;
+}
 
 Command watch_command(Arguments& all, const Io& io) {
     auto& a = all.add<WatchArguments>();

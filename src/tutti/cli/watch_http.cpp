@@ -1,11 +1,10 @@
-#include "tutti/cli/watch_http.h"
-
 #include <chrono>
 #include <map>
 #include <memory>
 
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
+#include "tutti/cli/watch.h"
 #include "tutti/device/device.h"
 #include "tutti/http/server.h"
 #include "tutti/report/live_page.h"

@@ -9,7 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/palette.h"
 #include "tutti/base/units.h"
-#include "tutti/card/placement.h"
+#include "tutti/card/card.h"
 
 namespace tutti::rehearsal {
 

@@ -6,7 +6,7 @@
 
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
-#include "tutti/card/placement.h"
+#include "tutti/card/card.h"
 #include "tutti/comm/meta/meta_world.h"
 #include "tutti/device/meta/meta_device.h"
 #include "tutti/engine/engine.h"

@@ -5,7 +5,7 @@
 
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
-#include "tutti/card/placement.h"
+#include "tutti/card/card.h"
 #include "tutti/spec/stages.h"
 
 namespace tutti::rehearsal {

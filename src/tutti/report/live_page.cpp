@@ -12,7 +12,6 @@
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/report/parts.h"
-#include "tutti/report/watch_screen.h"
 
 namespace tutti::report {
 

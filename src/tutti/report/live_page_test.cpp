@@ -12,7 +12,7 @@
 #include "tutti/base/testing/scratch.h"
 #include "tutti/base/units.h"
 #include "tutti/report/parts.h"
-#include "tutti/report/watch_screen.h"
+#include "tutti/report/watched_run.h"
 
 namespace tutti::report {
 namespace {

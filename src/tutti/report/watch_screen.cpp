@@ -1,5 +1,3 @@
-#include "tutti/report/watch_screen.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -8,6 +6,7 @@
 #include "tutti/base/strings.h"
 #include "tutti/base/units.h"
 #include "tutti/report/parts.h"
+#include "tutti/report/watched_run.h"
 
 namespace tutti::report {
 

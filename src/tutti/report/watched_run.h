@@ -1,4 +1,5 @@
-// report/watched_run.h: a run directory while the run goes on, or after it: what is new is read, nothing is written.
+// report/watched_run.h: a run directory while the run goes on, or after it: what is new is read, nothing is written;
+// and the run as lines of a terminal.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 
 #include "tutti/report/run_events.h"
 #include "tutti/report/run_history.h"
+#include "tutti/report/svg.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::report {
@@ -117,5 +119,16 @@ void add_point(std::vector<LoggedStep>& points, const LoggedStep& line, size_t m
                int64_t& in_point);
 
 const char* name_of(WatchedRun::State state);  // "running"
+
+// ---- on a terminal (watch_screen.cpp) ----
+
+// The run as lines for a terminal of `columns` columns: state, progress, the newest numbers, the curve of the loss.
+std::string render(const WatchedRun& run, size_t columns, double now);
+// A line of the log on one line: "step 40/400   loss 2.1000   ...".
+std::string log_line(const WatchedRun& run, const LoggedStep& step);
+
+// `points` as a picture of braille characters (2 x 4 dots each) in `rows` lines of `columns` columns, with the largest
+// and the smallest value beside it. "" without two finite points.
+std::string braille_curve(const std::vector<Point>& points, size_t columns, size_t rows);
 
 }  // namespace tutti::report

@@ -13,7 +13,6 @@
 #include "tutti/base/testing/scratch.h"
 #include "tutti/base/timing.h"
 #include "tutti/base/units.h"
-#include "tutti/report/watch_screen.h"
 
 namespace tutti::report {
 namespace {

@@ -1,5 +1,3 @@
-#include "tutti/simulate/calibrate.h"
-
 #include <algorithm>
 #include <mutex>
 #include <set>
@@ -11,6 +9,7 @@
 #include "tutti/comm/threads/thread_world.h"
 #include "tutti/engine/step.h"
 #include "tutti/ops/kernel_times.h"
+#include "tutti/simulate/profile.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 

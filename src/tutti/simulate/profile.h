@@ -2,6 +2,7 @@
 // calibrate` writes a profile, from which the kernels of a rehearsed step get their times.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -61,5 +62,13 @@ struct MachineProfile {
 Json to_json(const MachineProfile& profile);
 // DataError with the file and the place when the text is no profile.
 MachineProfile read_profile(const std::string& path);
+
+// ---- calibrate.cpp ----
+
+// Measures the machine that this process runs on.
+// Trains small models of several shapes for a few steps in each compute type and with each number of threads, on as
+// many ranks as keep all cores busy, and times every kernel; then times the operations of groups of 2, 4 and 8 threads.
+// Takes one to two minutes. `progress` gets the name of each measurement.
+MachineProfile calibrate(const std::function<void(const std::string&)>& progress);
 
 }  // namespace tutti::simulate

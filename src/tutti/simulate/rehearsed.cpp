@@ -14,8 +14,8 @@
 #include "tutti/parallel/groups.h"
 #include "tutti/rehearsal/present.h"
 #include "tutti/simulate/prediction.h"
-#include "tutti/spec/copies.h"
 #include "tutti/spec/recipe.h"
+#include "tutti/spec/rules.h"
 
 namespace tutti::simulate {
 

@@ -58,7 +58,7 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
 Json describe(const RehearsedStep& step);
 
 // Bytes in the memory of a node's host: the state and activations that its ranks offload, pinned; the copies of a save;
-// the copies that outlive the ranks (checkpoint.memory_every, spec/copies.h); a margin for the system.
+// the copies that outlive the ranks (checkpoint.memory_every, spec/rules.h); a margin for the system.
 struct HostMemory {
     double offloaded = 0, saves = 0, copies = 0, system = 0;
     double total() const { return offloaded + saves + copies + system; }

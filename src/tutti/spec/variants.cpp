@@ -10,12 +10,9 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/to_size.h"
+#include "tutti/spec/hf/classes.h"
 #include "tutti/spec/hf/config.h"
-#include "tutti/spec/hf/delta.h"
-#include "tutti/spec/hf/experts.h"
 #include "tutti/spec/hf/keys.h"
-#include "tutti/spec/hf/latent.h"
-#include "tutti/spec/hf/scan.h"
 #include "tutti/spec/layers.h"
 
 namespace tutti::spec {

@@ -1,12 +1,14 @@
-// train/evaluation.h: the loss over held-out text.
+// train/evaluation.h: what a model in training makes of texts: the loss over held-out text, and a text of its own.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "tutti/data/data_set.h"
 #include "tutti/engine/engine.h"
+#include "tutti/text/tokenizer.h"
 
 namespace tutti::train {
 
@@ -19,5 +21,10 @@ struct Evaluation {
 // neither micro_batch nor the layout changes the loss. nullopt when `stops` ended the evaluation. Collective.
 std::optional<Evaluation> evaluation_of(engine::Engine& engine, const data::TokenSet& valid,
                                         const std::function<bool()>& stops);
+
+// The model's continuation of a line feed by log.sample_tokens tokens; ends early when `stops` says so. Every rank
+// calls it and gets the same text. Nothing where the ids of the token files are not those of the tokenizer.
+std::optional<std::string> sample_of(engine::Engine& engine, const text::Tokenizer& tokenizer,
+                                     const std::function<bool()>& stops);
 
 }  // namespace tutti::train

@@ -8,7 +8,7 @@
 #include "tutti/base/timing.h"
 #include "tutti/base/to_size.h"
 #include "tutti/report/run_history.h"
-#include "tutti/train/rank_figures.h"
+#include "tutti/train/step_metrics.h"
 #include "tutti/train/testing/small_run.h"
 
 namespace tutti::train {

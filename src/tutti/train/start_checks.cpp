@@ -1,13 +1,18 @@
 #include "tutti/train/start_checks.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <sstream>
 #include <utility>
 #include <vector>
 
 #include "tutti/base/build_info.h"
+#include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/philox.h"
+#include "tutti/base/read_file.h"
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/comm/communicator.h"
@@ -169,6 +174,40 @@ void check_least_memory(comm::Communicator& ranks, const spec::RunSpec& run, con
     const MemoryVerdict tightest = tightest_of(comm::gather_texts(ranks, lines_of(needs)));
     check<UsageError>(tightest.fits(), "this run does not fit, by its weights and gradients alone: ", tightest.text(),
                       "; try more ranks, [offload], or a smaller model; --force starts it nevertheless");
+}
+
+// ---- the starts since the newest checkpoint ----
+
+namespace {
+
+std::string file_of(const std::string& out) { return out + "/starts.json"; }
+
+// A file that cannot be read counts as none: the count is a fuse, not a state of the run.
+int64_t starts_since(const std::string& out, int64_t step) {
+    std::error_code unreadable;
+    if (!std::filesystem::is_regular_file(file_of(out), unreadable)) return 0;
+    const std::optional<Json> json = Json::try_parse(read_file(file_of(out)));
+    if (!json || !json->is_object()) return 0;
+    const Json *of = json->find("step"), *starts = json->find("starts");
+    const bool fits = of && starts && of->is_integer() && starts->is_integer() && of->get<int64_t>() == step;
+    return fits ? starts->get<int64_t>() : 0;
+}
+
+}  // namespace
+
+void count_start(const std::string& out, int64_t step, bool force, int64_t most) {
+    const int64_t starts = force ? 0 : starts_since(out, step);
+    check<InternalError>(starts < most, out, ": the last ", starts,
+                         " starts of this run died before a checkpoint after step ", step,
+                         ": starting it again as it is loses the same work again. The logs of those starts say why; a "
+                         "smaller checkpoint.every saves earlier; --force starts it nevertheless");
+    std::ofstream file(file_of(out), std::ios::trunc);
+    file << Json{{"step", step}, {"starts", starts + 1}}.dump() << '\n';
+}
+
+void forget_starts(const std::string& out) {
+    std::error_code ignored;
+    std::filesystem::remove(file_of(out), ignored);
 }
 
 }  // namespace tutti::train

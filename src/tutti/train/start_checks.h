@@ -1,8 +1,10 @@
-// train/start_checks.h: two checks before anything is allocated. All ranks must be about to train the same run, since
-// processes started with different configs, data files or builds would train together silently. And the memory of all
-// ranks must fit, since the kernel would kill a run that does not.
+// train/start_checks.h: checks of a start before anything is allocated. All ranks must be about to train the same run,
+// since processes started with different configs, data files or builds would train together silently. The memory of all
+// ranks must fit, since the kernel would kill a run that does not. And schedulers start a job again that has died,
+// whatever the cause: a run that dies before every checkpoint must not use a cluster for ever.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -32,7 +34,7 @@ struct MemoryNeed {
 // segments count as far as they are touched, and offloaded memory is a file.
 std::vector<MemoryNeed> needs_of(const card::MemoryPlan& plan, Device& device);
 // The same with the copies of the state that saving makes on the host: for background saves, and for every save of a
-// GPU; and with `copies` of it in the host's memory (spec/copies.h).
+// GPU; and with `copies` of it in the host's memory (spec/rules.h).
 std::vector<MemoryNeed> needs_of(const spec::RunSpec& run, const card::MemoryPlan& plan, Device& device,
                                  int copies = 0);
 
@@ -61,5 +63,12 @@ void check_memory(comm::Communicator& ranks, const std::vector<MemoryNeed>& of_r
 // start would rehearse a model of any size before it found that. Not with offloaded weights. Collective.
 void check_least_memory(comm::Communicator& ranks, const spec::RunSpec& run, const engine::Factories& factories,
                         Device& device);
+
+inline constexpr int64_t kMostStarts = 3;
+// Counts in `out`/starts.json one more start from the checkpoint after `step`. InternalError when the last `most`
+// starts from there died before a new checkpoint, unless `force`.
+void count_start(const std::string& out, int64_t step, bool force, int64_t most = kMostStarts);
+// The run has ended by itself, or was told to.
+void forget_starts(const std::string& out);
 
 }  // namespace tutti::train

@@ -29,14 +29,13 @@ struct TrainOptions {
     std::string resume = "auto";
     engine::Factories factories = {};  // of models that a program brings
     bool force =
-        false;  // start even if memory does not suffice (check_memory), or earlier starts died (start_counter.h)
+        false;  // start even if memory does not suffice (check_memory), or earlier starts died (start_checks.h)
     std::ostream* console = nullptr;   // plan card and step lines; nullptr: quiet
     std::ostream* warnings = nullptr;  // nullptr: on the console
     bool terminal = false;             // the console is a terminal: draw the progress bar
     // Asked after each step and inside evaluations; true: save and end.
     std::function<bool()> stop_requested = [] { return false; };
-    bool counts_starts =
-        false;  // something else may start the run again whenever it dies: bound that (start_counter.h)
+    bool counts_starts = false;  // something else may start the run again whenever it dies: bound that (start_checks.h)
     comm::Stop* stop = nullptr;  // a request before the first step: the rank throws Preempted
     // Called on rank 0 before the ranks part: a launcher may kill the others when the first ends with an exit code.
     std::function<void(const TrainOutcome&)> report = nullptr;

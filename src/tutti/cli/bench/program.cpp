@@ -1,7 +1,7 @@
 // cli/bench/program.cpp: the commands of `tutti bench` and their options.
 #include "tutti/base/error.h"
 #include "tutti/cli/forecast.h"
-#include "tutti/simulate/calibrate.h"
+#include "tutti/simulate/profile.h"
 #include "tutti/spec/model_spec.h"
 
 namespace tutti::cli {

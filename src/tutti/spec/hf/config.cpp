@@ -13,7 +13,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 #include "tutti/base/to_size.h"
-#include "tutti/spec/hf/experts.h"
+#include "tutti/spec/hf/classes.h"
 #include "tutti/spec/hf/keys.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/nearest.h"

@@ -3,8 +3,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/spec/hf/classes.h"
 #include "tutti/spec/hf/config.h"
-#include "tutti/spec/hf/experts.h"
 #include "tutti/spec/hf/keys.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/variants.h"

@@ -1,7 +1,5 @@
-#include "tutti/spec/hf/delta.h"
-
 #include "tutti/base/to_size.h"
-#include "tutti/spec/hf/experts.h"
+#include "tutti/spec/hf/classes.h"
 #include "tutti/spec/layers.h"
 
 namespace tutti::spec {

@@ -1,9 +1,8 @@
-#include "tutti/spec/hf/experts.h"
-
 #include <algorithm>
 #include <set>
 
 #include "tutti/base/to_size.h"
+#include "tutti/spec/hf/classes.h"
 #include "tutti/spec/layers.h"
 
 namespace tutti::spec {

@@ -1,7 +1,6 @@
-#include "tutti/spec/hf/latent.h"
-
 #include <algorithm>
 
+#include "tutti/spec/hf/classes.h"
 #include "tutti/spec/layers.h"
 
 namespace tutti::spec {

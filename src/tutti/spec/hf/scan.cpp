@@ -1,11 +1,9 @@
-#include "tutti/spec/hf/scan.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "tutti/base/to_size.h"
-#include "tutti/spec/hf/experts.h"
+#include "tutti/spec/hf/classes.h"
 #include "tutti/spec/layers.h"
 
 namespace tutti::spec {

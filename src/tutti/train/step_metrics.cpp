@@ -1,4 +1,4 @@
-#include "tutti/train/rank_figures.h"
+#include "tutti/train/step_metrics.h"
 
 #include <algorithm>
 #include <array>
