@@ -1,7 +1,5 @@
 #include "tutti/base/palette.h"
 
-#include <array>
-
 #include "tutti/base/error.h"
 
 namespace tutti::svg {

@@ -1,6 +1,5 @@
 #include "tutti/checkpoint/manifest.h"
 
-#include <array>
 #include <charconv>
 #include <map>
 #include <set>

@@ -1,7 +1,6 @@
 #include "tutti/cli/completion.h"
 
 #include <algorithm>
-#include <iterator>
 #include <sstream>
 
 #include "tutti/base/build_info.h"

@@ -2,7 +2,6 @@
 // generated.
 #include "tutti/infer/generate.h"
 
-#include <optional>
 #include <sstream>
 
 #include "tutti/base/error.h"
@@ -13,7 +12,6 @@
 #include "tutti/cli/commands.h"
 #include "tutti/cli/text_model.h"
 #include "tutti/comm/run.h"
-#include "tutti/data/data_set.h"
 #include "tutti/data/text_stream.h"
 
 namespace tutti::cli {

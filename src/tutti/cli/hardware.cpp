@@ -5,7 +5,6 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
-#include "tutti/base/svg.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/command.h"
 #include "tutti/cli/forecast.h"

@@ -6,6 +6,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/strings.h"
 #include "tutti/cli/command.h"
 #include "tutti/cli/gospels.h"
 #include "tutti/cli/io.h"

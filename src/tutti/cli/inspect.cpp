@@ -6,7 +6,6 @@
 #include <bit>
 #include <cmath>
 #include <filesystem>
-#include <limits>
 
 #include "tutti/base/digits.h"
 #include "tutti/base/dtype.h"
@@ -18,7 +17,6 @@
 #include "tutti/cli/command.h"
 #include "tutti/cli/forecast.h"
 #include "tutti/infer/stored_model.h"
-#include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 #include "tutti/train/precision_lab.h"
 #include "tutti/train/shared_data.h"

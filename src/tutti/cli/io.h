@@ -8,9 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/base/json.h"
-#include "tutti/base/strings.h"
 
 namespace tutti::cli {
 

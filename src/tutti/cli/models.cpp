@@ -1,6 +1,5 @@
 // cli/models.cpp: `tutti models`: the presets with their sizes, the model_types of Hugging Face that are read, and what
 // of each is supported. Everything is derived: counts from the modules, export from the writer of config.json.
-#include <optional>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
@@ -8,7 +7,6 @@
 #include "tutti/cli/commands.h"
 #include "tutti/models/flops.h"
 #include "tutti/spec/hf/config.h"
-#include "tutti/spec/layers.h"
 
 namespace tutti::cli {
 

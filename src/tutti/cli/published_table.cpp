@@ -8,7 +8,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
 #include "tutti/base/units.h"
-#include "tutti/cli/command.h"
+#include "tutti/cli/commands.h"
 #include "tutti/published/calibration.h"
 #include "tutti/published/memory.h"
 #include "tutti/published/step.h"

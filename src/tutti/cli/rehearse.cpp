@@ -2,8 +2,6 @@
 // memory nor data, other ranks or the target machine, and check whether this host has the memory for its ranks. With
 // --layout the part of the model on each rank, with --vary one step for each of several values of a key.
 
-#include <sstream>
-
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <sstream>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"

@@ -1,23 +1,19 @@
 // cli/simulate.cpp: `tutti simulate`: the time, the rates and the memory of a step before it runs, on any cluster; and
 // of published runs of other systems, with the error.
 #include <algorithm>
-#include <cmath>
 #include <exception>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <sstream>
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/base/read_file.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/forecast.h"
 #include "tutti/planner/known_runs.h"
 #include "tutti/planner/scaling.h"
 #include "tutti/rehearsal/present.h"
 #include "tutti/report/run_history.h"
-#include "tutti/simulate/prediction.h"
 #include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/validate.h"
 

@@ -3,18 +3,16 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cmath>
 #include <filesystem>
-#include <iomanip>
 #include <thread>
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/strings.h"
 #include "tutti/cli/forecast.h"
 #include "tutti/cli/stop_signals.h"
 #include "tutti/comm/run.h"
 #include "tutti/comm/tcp/file_service.h"
-#include "tutti/launch/verdict.h"
 #include "tutti/models/flops.h"
 #include "tutti/spec/nearest.h"
 #include "tutti/spec/stages.h"

@@ -2,11 +2,9 @@
 // the file before anything is computed from them, so that no hostile number overflows.
 #include "tutti/data/megatron_index.h"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 #include <optional>
-#include <string_view>
 
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"

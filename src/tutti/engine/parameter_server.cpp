@@ -1,5 +1,4 @@
 // engine/parameter_server.cpp: a step with a parameter server (algorithms.h), one message for each parameter.
-#include <utility>
 
 #include "tutti/engine/algorithms.h"
 #include "tutti/ops/ops.h"

@@ -2,7 +2,6 @@
 #include "tutti/hardware/cluster.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <filesystem>
 #include <optional>

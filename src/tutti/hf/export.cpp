@@ -8,7 +8,6 @@
 #include "tutti/base/to_size.h"
 #include "tutti/checkpoint/digest.h"
 #include "tutti/hf/expert_tensors.h"
-#include "tutti/hf/values.h"
 #include "tutti/spec/hf/config.h"
 #include "tutti/spec/hf/generation.h"
 #include "tutti/spec/later_names.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 
 #include "tutti/base/digits.h"
 #include "tutti/base/to_size.h"

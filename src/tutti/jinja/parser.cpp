@@ -1,7 +1,6 @@
 // jinja/parser.cpp: the grammar of Jinja's expressions and tags, in the order of Jinja's own parser
 // (github.com/pallets/jinja, src/jinja2/parser.py), so that precedence is the same.
 #include <algorithm>
-#include <optional>
 
 #include "tutti/jinja/functions.h"
 #include "tutti/jinja/tree.h"

@@ -12,7 +12,6 @@
 #include "tutti/base/build_info.h"
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
-#include "tutti/base/to_size.h"
 #include "tutti/checkpoint/digest.h"
 #include "tutti/device/device.h"
 #include "tutti/launch/copy_store.h"

@@ -9,7 +9,6 @@
 #include "tutti/base/error.h"
 #include "tutti/launch/agent.h"
 #include "tutti/launch/process.h"
-#include "tutti/launch/verdict.h"
 
 namespace tutti::launch {
 

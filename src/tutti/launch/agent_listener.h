@@ -2,7 +2,6 @@
 // launcher and listens; the others are agents that connect to it, and reconnect when the connection is lost.
 #pragma once
 
-#include <optional>
 #include <ostream>
 #include <string>
 

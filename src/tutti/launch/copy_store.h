@@ -8,7 +8,6 @@
 //   directory both are killed          the next agent of this user on this host removes the directory
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>

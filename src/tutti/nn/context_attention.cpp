@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "tutti/base/to_size.h"
-#include "tutti/nn/collectives.h"
 
 namespace tutti::nn {
 

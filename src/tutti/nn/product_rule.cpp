@@ -1,7 +1,6 @@
 #include "tutti/nn/product_rule.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace tutti::nn {
 

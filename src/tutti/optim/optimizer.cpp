@@ -1,7 +1,6 @@
 #include "tutti/optim/optimizer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <utility>
 

@@ -8,7 +8,6 @@
 #include "tutti/planner/plan.h"
 #include "tutti/planner/price.h"
 #include "tutti/planner/rules.h"
-#include "tutti/simulate/rehearsed.h"
 
 namespace tutti::planner {
 

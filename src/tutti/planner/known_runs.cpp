@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "tutti/base/error.h"
-#include "tutti/base/units.h"
 
 namespace tutti::planner {
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/recipe.h"

@@ -1,7 +1,6 @@
 // planner/page.cpp: a plan as one HTML page: a table of layouts, the fastest on its nodes, bars of time and memory, the
 // front of time against memory.
 #include <algorithm>
-#include <cmath>
 
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"

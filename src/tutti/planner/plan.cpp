@@ -1,9 +1,6 @@
 // planner/plan.cpp: the search and its finalists; the comparison of two layouts.
 #include "tutti/planner/plan.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
 #include "tutti/planner/rules.h"

@@ -1,12 +1,10 @@
 // planner/price.cpp: stages from probes; estimates from a few passes of a rank, and steps without a pipeline.
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
-#include "tutti/models/flops.h"
 #include "tutti/optim/rules.h"
 #include "tutti/pipeline/stages.h"
 #include "tutti/planner/price_walk.h"

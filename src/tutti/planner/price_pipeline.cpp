@@ -1,7 +1,6 @@
 // planner/price_pipeline.cpp: the price of a layout with a pipeline: all of its ranks walk through their schedule.
 #include <algorithm>
 #include <cstdlib>
-#include <utility>
 #include <vector>
 
 #include "tutti/base/error.h"

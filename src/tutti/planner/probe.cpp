@@ -13,7 +13,6 @@
 #include "tutti/base/to_size.h"
 #include "tutti/parallel/data_parallel.h"
 #include "tutti/schedule/generators.h"
-#include "tutti/simulate/rehearsed.h"
 #include "tutti/spec/layers.h"
 #include "tutti/spec/rules.h"
 

@@ -1,7 +1,6 @@
 #include "tutti/published/calibration.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 #include <set>

@@ -1,7 +1,6 @@
 #include "tutti/report/live_page.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <map>
 
@@ -10,7 +9,6 @@
 #include "tutti/base/json.h"
 #include "tutti/base/timing.h"
 #include "tutti/base/to_size.h"
-#include "tutti/base/units.h"
 #include "tutti/report/parts.h"
 
 namespace tutti::report {

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 
-#include "tutti/base/dtype.h"
 #include "tutti/base/svg.h"
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"

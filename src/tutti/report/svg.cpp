@@ -7,7 +7,6 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <map>
 
 #include "tutti/base/error.h"
 #include "tutti/base/palette.h"

@@ -7,7 +7,6 @@
 
 #include "tutti/base/to_size.h"
 #include "tutti/schedule/automatic.h"
-#include "tutti/schedule/generators.h"
 #include "tutti/schedule/walk.h"
 
 namespace tutti::schedule {

@@ -10,7 +10,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/schedule/schedule.h"
-#include "tutti/schedule/timeline.h"
 #include "tutti/schedule/walk.h"
 
 namespace tutti::schedule {

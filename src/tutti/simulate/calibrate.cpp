@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <mutex>
 #include <set>
 #include <utility>
 

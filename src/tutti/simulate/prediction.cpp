@@ -1,7 +1,6 @@
 #include "tutti/simulate/prediction.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string_view>
 
 namespace tutti::simulate {

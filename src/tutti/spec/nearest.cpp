@@ -3,7 +3,6 @@
 #include "tutti/spec/nearest.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "tutti/base/error.h"
 #include "tutti/spec/fields.h"

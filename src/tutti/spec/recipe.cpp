@@ -1,7 +1,6 @@
 #include "tutti/spec/recipe.h"
 
 #include <algorithm>
-#include <functional>
 
 #include "tutti/base/error.h"
 #include "tutti/spec/devices.h"

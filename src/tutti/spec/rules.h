@@ -8,7 +8,6 @@
 #include <initializer_list>
 #include <limits>
 #include <numeric>
-#include <string_view>
 
 #include "tutti/spec/run_spec.h"
 

@@ -14,7 +14,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
 #include "tutti/base/strings.h"
-#include "tutti/base/units.h"
 #include "tutti/spec/families.h"
 #include "tutti/spec/fields.h"
 #include "tutti/spec/hf/config.h"

@@ -3,7 +3,6 @@
 #include "tutti/spec/variants.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <span>
 

@@ -10,17 +10,14 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "tutti/checkpoint/checkpoint_reader.h"
 #include "tutti/checkpoint/store.h"
 #include "tutti/checkpoint/training_state.h"
-#include "tutti/comm/communicator.h"
 #include "tutti/comm/tcp/file_service.h"
 #include "tutti/train/joint_save.h"
 

@@ -17,7 +17,6 @@
 #include "tutti/device/device.h"
 #include "tutti/hf/export.h"
 #include "tutti/report/run_history.h"
-#include "tutti/train/run_clock.h"
 
 namespace tutti::train {
 

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "tutti/base/timing.h"
-#include "tutti/checkpoint/digest.h"
 #include "tutti/checkpoint/store.h"
 #include "tutti/report/run_events.h"
 #include "tutti/train/checkpointing.h"

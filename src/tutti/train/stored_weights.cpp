@@ -7,7 +7,6 @@
 #include "tutti/hf/weights.h"
 #include "tutti/kernels/meta/meta_table.h"
 #include "tutti/models/model.h"
-#include "tutti/ops/ops.h"
 #include "tutti/train/trainer.h"
 
 namespace tutti::train {

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
-#include <memory>
 #include <optional>
 
 #include "tutti/base/json.h"

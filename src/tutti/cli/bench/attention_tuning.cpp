@@ -1,7 +1,6 @@
 // cli/bench/attention_tuning.cpp: `tutti bench attention --tune`: every request of attention in a step, timed by all
 // kernels that take it, and the file for [train] attention_tuning.
 #include <algorithm>
-#include <filesystem>
 
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"

@@ -1,8 +1,6 @@
 // cli/bench/bench.cpp: `tutti bench`: what all benchmarks share, and the JSON document.
 #include "tutti/cli/bench/bench.h"
 
-#include <algorithm>
-
 #include "tutti/base/build_info.h"
 #include "tutti/base/json.h"
 #include "tutti/base/to_size.h"

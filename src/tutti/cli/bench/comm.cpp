@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "tutti/base/build_info.h"
-#include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"

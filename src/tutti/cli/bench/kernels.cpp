@@ -1,8 +1,6 @@
 // cli/bench/kernels.cpp: `tutti bench memory`, `tutti bench gemm` and `tutti bench attention`: kernels by themselves,
 // beside the ceilings of the machine.
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
 #include <map>
 #include <tuple>
 
@@ -10,7 +8,6 @@
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/bench/bench.h"
-#include "tutti/cli/io.h"
 #include "tutti/device/cpu/parallel.h"
 #include "tutti/kernels/backends.h"
 #include "tutti/ops/ops.h"

@@ -1,7 +1,6 @@
 // cli/bench/predicted_products.cpp: `tutti bench gemm --cluster`: the products of the sweep on a machine that is not
 // here.
 #include <algorithm>
-#include <cmath>
 
 #include "tutti/base/digits.h"
 #include "tutti/base/error.h"

@@ -1,5 +1,7 @@
 // cli/bench/program.cpp: the commands of `tutti bench` and their options.
 #include "tutti/base/error.h"
+#include "tutti/base/strings.h"
+#include "tutti/cli/bench/bench.h"
 #include "tutti/cli/forecast.h"
 #include "tutti/simulate/profile.h"
 #include "tutti/spec/model_spec.h"

@@ -3,11 +3,9 @@
 #include "tutti/engine/step.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 
 #include "tutti/base/error.h"
-#include "tutti/base/philox.h"
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/bench/bench.h"

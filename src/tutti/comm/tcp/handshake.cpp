@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "tutti/base/error.h"
-#include "tutti/base/to_size.h"
 
 namespace tutti::comm::tcp {
 

@@ -17,7 +17,6 @@
 #include "tutti/base/to_size.h"
 #include "tutti/comm/processes/process_world.h"
 #include "tutti/comm/progress.h"
-#include "tutti/device/device.h"
 
 namespace tutti::comm::tcp {
 

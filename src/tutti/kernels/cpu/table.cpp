@@ -1,5 +1,4 @@
 // kernels/cpu/table.cpp: detects the instruction set of this machine and builds the table of kernels for each.
-#include <string>
 #include <string_view>
 #include <vector>
 

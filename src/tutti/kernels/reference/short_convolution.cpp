@@ -1,5 +1,4 @@
 // kernels/reference/short_convolution.cpp: the gated short convolution of LFM2, forward and backward.
-#include <algorithm>
 
 #include "tutti/kernels/reference/element.h"
 #include "tutti/kernels/reference/fill.h"

@@ -2,10 +2,7 @@
 #include "tutti/spec/hf/config.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <limits>
-#include <set>
 #include <tuple>
 
 #include "tutti/base/ceil_div.h"
