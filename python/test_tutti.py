@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -156,6 +157,18 @@ class Errors(InFolder):
                          ["--seq-len", "8", "--set", "a.b=true", "--set", "c.d=[1, 2]", "--from", "x", "--greedy",
                           "--prompt", "a", "--prompt", "b"])
 
+    def test_paths_and_numbers_are_values(self):
+        number = types.SimpleNamespace(item=lambda: 3)  # as of numpy
+        self.assertEqual(calls.words({"out": b"dir", "model": pathlib.Path("m"), "set": {"a.b": [pathlib.Path("p"), "\U0001f600"],
+                                                                                         "c.d": number}}),
+                         ["--out", "dir", "--model", "m", "--set", 'a.b=["p", "\U0001f600"]', "--set", "c.d=3"])
+        with self.assertRaises(TypeError):
+            calls.words({"set": {"a.b": object()}})
+
+    def test_errors_pass_between_processes(self):
+        error = pickle.loads(pickle.dumps(tutti.DataError("no file", 3)))
+        self.assertEqual((type(error), str(error), error.exit_code), (tutti.DataError, "no file", 3))
+
 
 class Training(InFolder):
     def test_each_step_once_and_resumed(self):
@@ -193,10 +206,14 @@ class Training(InFolder):
         done = subprocess.run(line, input=said, stdout=subprocess.PIPE, text=True, check=True)
         documents = json.loads("[" + done.stdout.replace("\n}\n{", "\n},\n{") + "]")
         self.assertEqual([d["tokens"] for d in documents], [d["tokens"] for d in [*answers, again]])
-        with self.assertRaises(tutti.UsageError):
-            chat.say("it is over")
-        with tutti.chat(run, **options) as chat, self.assertRaises(ValueError):
-            chat.say("")
+        for over in (lambda: chat.say("it is over"), chat.reset):
+            with self.assertRaisesRegex(tutti.UsageError, "this conversation has ended"):
+                over()
+        with tutti.chat(run, **options) as chat:
+            for message, kind in (("", ValueError), ("\ud800", UnicodeEncodeError), (b"Hi", TypeError), ({"role": "user"}, TypeError)):
+                with self.assertRaises(kind):
+                    chat.say(message)
+            self.assertEqual(chat.say("Hi")["tokens"], answers[0]["tokens"])
         with tutti.chat(run, **options) as chat:
             with self.assertRaises(tutti.UsageError) as error:
                 chat.say("x" * 100)
@@ -211,6 +228,14 @@ class Training(InFolder):
         self.assertIn("no chat template", str(error.exception))
         with self.assertRaises(tutti.UsageError):
             tutti.chat(run, no_such_option=1).say("Hi")
+        for _ in range(5):  # before the program has written its document, and after
+            with self.assertRaisesRegex(tutti.DataError, "absent does not exist"):
+                with tutti.chat(self.path("absent")):
+                    pass
+        with self.assertRaisesRegex(tutti.Error, "tutti chat was ended by signal 9"):
+            with tutti.chat(run) as chat:
+                chat._process.kill()
+                chat.say("Hi")
         with self.assertRaises(KeyError):  # the program is ended with the block
             with tutti.chat(run) as chat:
                 raise KeyError
@@ -226,6 +251,32 @@ class Training(InFolder):
 
         with self.assertRaises(KeyError):
             tutti.train(self.config(1000000), out=self.path("raised"), on_step=refuse)
+
+    def test_a_false_value_of_another_type_stops(self):
+        class Bool:  # as numpy's
+            def __bool__(self):
+                return False
+
+        run = tutti.train(self.config(3000), out=self.path("long"), on_step=lambda step: Bool())
+        self.assertTrue(run.outcome["preempted"])
+
+    def test_an_interrupted_call_stops_the_program_before_it_returns(self):
+        def interrupt(process):
+            while not os.path.exists(self.path("run/metrics.jsonl")):
+                self.assertIsNone(process.poll())
+            raise KeyboardInterrupt
+
+        with self.assertRaises(KeyboardInterrupt):
+            calls.ended(["train", self.config(1000000)], {"out": self.path("run")}, beside=interrupt)
+        self.assertTrue(list(pathlib.Path(self.path("run/checkpoints")).glob("step-*")))
+
+    def test_a_killed_run_is_said_to_be_killed(self):
+        with self.assertRaisesRegex(tutti.Error, r"tutti train was ended by signal 9 \(Killed\); it said last:") as error:
+            calls.ended(["train", self.config(1000000)], {"out": self.path("run")}, beside=lambda process: process.kill())
+        self.assertEqual(error.exception.exit_code, -9)
+
+    def test_a_dry_run_is_a_document(self):
+        self.assertTrue(tutti.train(self.config(), dry_run=True)["dry_run"])
 
     def test_a_run_that_fails(self):
         with self.assertRaises(tutti.UsageError):
@@ -295,8 +346,22 @@ class Frames(InFolder):
             self.assertEqual(export.export(self.folder, "mlflow", name="n"), 2)
         self.assertEqual(calls[0:2], ["tutti", "n"])
         self.assertEqual(calls[-2:], [(2, {"loss": 2.25}), "end"])
-        with module("wandb", None), self.assertRaisesRegex(SystemExit, "pip install wandb"):
+        with module("wandb", None), self.assertRaisesRegex(tutti.UsageError, "pip install wandb"):
             export.export(self.folder, "wandb")
+
+    def test_what_is_no_run_is_said(self):
+        absent = tutti.Run(self.path("absent"))
+        for read in (absent.metrics, absent.totals, absent.config):
+            with self.assertRaisesRegex(tutti.DataError, "absent: required: the directory of a run; it does not exist"):
+                read()
+        os.mkdir(absent)
+        with self.assertRaisesRegex(tutti.DataError, "config.toml: required"):
+            absent.config()
+        said = io.StringIO()
+        with self.assertRaises(SystemExit) as ended, contextlib.redirect_stderr(said):
+            export.main([absent.path, "--to", "wandb"])
+        self.assertEqual(ended.exception.code, 3)
+        self.assertIn("config.toml: required", said.getvalue())
 
 
 if __name__ == "__main__":

@@ -5,9 +5,11 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
+import threading
 
 
 class Error(Exception):
@@ -16,6 +18,9 @@ class Error(Exception):
     def __init__(self, message, exit_code):
         super().__init__(message)
         self.exit_code = exit_code
+
+    def __reduce__(self):  # a pool of processes returns it to another one
+        return type(self), (str(self), self.exit_code)
 
 
 class UsageError(Error):
@@ -30,8 +35,13 @@ class RunError(Error):
     """Exit code 4, 5, 70: the run failed."""
 
 
-def error_of(message, exit_code):
+def error_of(command, exit_code, document, said):
+    """The exception of a command that failed. document: its JSON document; said: its text for people."""
     kinds = {2: UsageError, 3: DataError, 4: RunError, 5: RunError, 70: RunError}
+    message = document.get("error") or said.strip() or f"tutti {command} ended with {exit_code}"
+    if exit_code < 0:  # a program that was killed has not said why
+        last = "\n".join(said.strip().splitlines()[-5:])
+        message = f"tutti {command} was ended by signal {-exit_code} ({signal.strsignal(-exit_code)}); it said last:\n{last}"
     return kinds.get(exit_code, Error)(message, exit_code)
 
 
@@ -69,11 +79,16 @@ def program():
     return found
 
 
+def plain(value):
+    """A value that JSON lacks: a path, or a number of numpy."""
+    return value.item() if hasattr(value, "item") else os.fsdecode(value)
+
+
 def toml(value):
     """A value of --set."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(value, default=plain, ensure_ascii=False)
 
 
 def words(options):
@@ -87,7 +102,7 @@ def words(options):
             result.append(option)
         elif value is not None and value is not False:
             for one in value if isinstance(value, (list, tuple)) else [value]:
-                result += [option, os.fspath(one) if hasattr(one, "__fspath__") else str(one)]
+                result += [option, os.fsdecode(one) if isinstance(one, (bytes, os.PathLike)) else str(one)]
     return result
 
 
@@ -98,17 +113,44 @@ def document_of(output):
         return {}
 
 
+def started(arguments, options, **streams):
+    """The program as a process with --json."""
+    line = [program(), *(os.fsdecode(x) for x in arguments), "--json", *words(options)]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, text=True, encoding="utf-8", errors="replace", **streams)
+
+
+def ended(arguments, options, good=(0,), beside=lambda process: None):
+    """Runs the program to its end: its document, and its text for people.
+
+    beside(process) is called while it runs. An exception, such as KeyboardInterrupt, stops the program by SIGTERM, waits
+    until it has saved, and is raised again."""
+    streams = {}
+    with started(arguments, options, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        readers = [threading.Thread(target=lambda name=name, file=file: streams.update({name: file.read()}), daemon=True)
+                   for name, file in (("out", process.stdout), ("err", process.stderr))]
+        for reader in readers:
+            reader.start()
+        try:
+            beside(process)
+            process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+        finally:
+            for reader in readers:
+                reader.join()
+    document = document_of(streams["out"])
+    if process.returncode not in good:
+        raise error_of(arguments[0], process.returncode, document, streams["err"])
+    return document, streams["err"]
+
+
 def call(command, *arguments, picture=None, good=(0,), **options):
     """Runs `tutti COMMAND ARGUMENTS --json OPTIONS` and returns its Result.
 
     command: such as "plan" or "data tokenize". picture: a file that an option makes the command write; its text becomes
     the picture of the result. good: exit codes that are answers (verify: 1 is "different"). Raises Error."""
-    line = [program(), *command.split(), *(os.fspath(x) for x in arguments), "--json", *words(options)]
-    done = subprocess.run(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          encoding="utf-8", errors="replace", check=False)
-    document = document_of(done.stdout)
-    if done.returncode not in good:
-        message = document.get("error") or done.stderr.strip() or f"tutti {command} ended with {done.returncode}"
-        raise error_of(message, done.returncode)
+    document, said = ended([*command.split(), *arguments], options, good)
     drawn = pathlib.Path(picture).read_text(encoding="utf-8") if picture and os.path.exists(picture) else None
-    return Result(document, done.stderr, drawn)
+    return Result(document, said, drawn)

@@ -53,7 +53,7 @@ def verify(config=None, **options):
 def inspect(target=None, **options):
     """A checkpoint's tensors, or with precision=True the numbers of a run or a config under every format:
     `tutti inspect`. The picture shows their binary exponents."""
-    arguments = [getattr(target, "path", target)] if target is not None else []
+    arguments = [target] if target is not None else []
     return drawn("inspect", arguments, "svg", options) if options.get("precision") else call("inspect", *arguments, **options)
 
 
@@ -64,9 +64,9 @@ def models(**options):
 
 def generate(model, prompt=None, **options):
     """Continues texts: `tutti generate`. model: a Run or a directory; prompt: a text or a list of texts."""
-    return call("generate", getattr(model, "path", model), prompt=prompt, **options)
+    return call("generate", model, prompt=prompt, **options)
 
 
 def convert(source, to, **options):
     """Weights to or from a Hugging Face directory: `tutti convert`."""
-    return call("convert", **{"from": getattr(source, "path", source), "to": to}, **options)
+    return call("convert", **{"from": source, "to": to}, **options)

@@ -8,6 +8,7 @@ import argparse
 import sys
 import time
 
+from .calls import Error, UsageError
 from .runs import Run, Tail
 
 
@@ -67,7 +68,7 @@ def tracker(to, project, name, config):
     try:
         module = __import__(to)
     except ImportError as missing:
-        raise SystemExit(f"tutti.export: --to {to} needs the package {to}: pip install {to}") from missing
+        raise UsageError(f"--to {to} needs the package {to}: pip install {to}", 2) from missing
     return (Mlflow if to == "mlflow" else Wandb)(module, project, name, config)
 
 
@@ -99,7 +100,11 @@ def main(words=None):
     parser.add_argument("--name", help="name of the run there [that of the directory]")
     parser.add_argument("--follow", action="store_true", help="wait for further steps until the run ends")
     arguments = parser.parse_args(words)
-    count = export(arguments.run, arguments.to, arguments.project, arguments.name, arguments.follow)
+    try:
+        count = export(arguments.run, arguments.to, arguments.project, arguments.name, arguments.follow)
+    except Error as error:
+        print(f"tutti.export: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from error
     print(f"{count} steps of {arguments.run} to {arguments.to}", file=sys.stderr)
 
 

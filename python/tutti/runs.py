@@ -4,12 +4,10 @@ import html
 import json
 import os
 import pathlib
-import signal
 import subprocess
 import tempfile
-import threading
 
-from .calls import call, document_of, error_of, program, words
+from .calls import DataError, Result, call, document_of, ended
 
 PREEMPTED = 75
 
@@ -19,7 +17,7 @@ class Tail:
     after its checkpoint."""
 
     def __init__(self, run):
-        self.path = pathlib.Path(os.fspath(run)) / "metrics.jsonl"
+        self.path = pathlib.Path(os.fsdecode(run)) / "metrics.jsonl"
         self.file, self.begin, self.seen = None, 0, set()
 
     def new(self):
@@ -47,7 +45,7 @@ class Run:
     """A run directory, finished or not."""
 
     def __init__(self, path, outcome=None):
-        self.path = os.fspath(path)
+        self.path = os.fsdecode(path)
         self.outcome = outcome or {}  # the JSON document of `tutti train`
 
     def __fspath__(self):
@@ -58,11 +56,17 @@ class Run:
 
     def metrics(self):
         """The logged steps as dicts."""
-        return list(Tail(self).new())
+        return list(Tail(self.directory()).new())
+
+    def directory(self):
+        """The path of the directory. Raises DataError where there is none."""
+        if not os.path.isdir(self.path):
+            raise DataError(f"{self.path}: required: the directory of a run; it does not exist", 3)
+        return pathlib.Path(self.path)
 
     def totals(self):
         """run.json, or {} before the run has ended."""
-        path = pathlib.Path(self.path) / "run.json"
+        path = self.directory() / "run.json"
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
     def ended(self):
@@ -73,7 +77,10 @@ class Run:
 
     def config(self):
         """config.toml as the run resolved it, as text."""
-        return (pathlib.Path(self.path) / "config.toml").read_text(encoding="utf-8")
+        path = self.directory() / "config.toml"
+        if not path.exists():
+            raise DataError(f"{path}: required: the file that each run writes at its start; it does not exist", 3)
+        return path.read_text(encoding="utf-8")
 
     def frame(self):
         """The logged steps as a pandas.DataFrame with the step as its index; nested values become a.b columns."""
@@ -99,51 +106,32 @@ def train(config=None, out=None, on_step=None, **options):
     """Trains and returns the Run. The same call continues a stopped run.
 
     out: the run directory; required with on_step. on_step(step): called with each logged step, a dict as in
-    metrics.jsonl; where it returns False, the run saves a checkpoint and stops (run.outcome["preempted"] is true then).
-    An exception of on_step stops the run in the same way and is raised again. Raises Error."""
+    metrics.jsonl; where it returns False (also numpy's), the run saves a checkpoint and stops (run.outcome["preempted"]
+    is true then). An exception of on_step, and KeyboardInterrupt, stops the run in the same way and is raised again.
+    With dry_run=True there is no run; the document is returned, as of the other commands. Raises Error."""
     if on_step is not None and out is None:
         raise TypeError("tutti.train(on_step=...) needs out=, the run directory whose steps it reports")
-    line = [program(), "train", *([] if config is None else [os.fspath(config)]), "--json",
-            *words({"out": out, **options})]
-    run = Run(out) if out is not None else None
-    tail = Tail(run) if on_step is not None else None
+    tail = Tail(out) if on_step is not None else None
     if tail:
         for _ in tail.new():  # steps of an earlier start
             pass
-    process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               text=True, encoding="utf-8", errors="replace")
-    streams = {"out": "", "err": ""}
-    readers = [threading.Thread(target=lambda name=name, file=file: streams.update({name: file.read()}), daemon=True)
-               for name, file in (("out", process.stdout), ("err", process.stderr))]
-    for reader in readers:
-        reader.start()
-    try:
+
+    def report_steps(process):
         stopped = False
         while tail:
-            ended = process.poll() is not None  # asked before the last steps are read
+            over = process.poll() is not None  # asked before the last steps are read
             for step in tail.new():
-                if not stopped and on_step(step) is False:
+                answer = None if stopped else on_step(step)
+                if answer is not None and not answer:
                     stopped = True
-                    process.send_signal(signal.SIGTERM)
-            if ended:
-                break
+                    process.terminate()
+            if over:
+                return
             try:
                 process.wait(timeout=0.1)
             except subprocess.TimeoutExpired:
                 pass
-        process.wait()
-    except BaseException:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            process.wait()
-        raise
-    finally:
-        for reader in readers:
-            reader.join()
-        process.stdout.close()
-        process.stderr.close()
-    outcome = document_of(streams["out"])
-    if process.returncode not in (0, PREEMPTED):
-        raise error_of(outcome.get("error") or streams["err"].strip(), process.returncode)
-    return Run(outcome.get("out", out), outcome)
 
+    arguments = ["train"] if config is None else ["train", config]
+    outcome, said = ended(arguments, {"out": out, **options}, good=(0, PREEMPTED), beside=report_steps)
+    return Run(outcome["out"], outcome) if "out" in outcome else Result(outcome, said)
