@@ -61,7 +61,7 @@ class Run:
     def directory(self):
         """The path of the directory. Raises DataError where there is none."""
         if not os.path.isdir(self.path):
-            raise DataError(f"{self.path}: required: the directory of a run; it does not exist", 3)
+            raise DataError(f"{self.path}: required: the directory of a run, as `tutti train --out DIR` makes it; it does not exist", 3)
         return pathlib.Path(self.path)
 
     def totals(self):

@@ -71,6 +71,7 @@ Json describe(const diagnose::FlightReading& reading) {
 }
 
 int report_flight(const std::string& directory, const Io& io) {
+    report::check_run_directory(directory);
     const diagnose::FlightReading reading = diagnose::read_flight(directory);
     io.print(describe(reading));
     if (io.json) return 0;

@@ -140,8 +140,8 @@ int watch(const WatchArguments& arguments, const Io& io) {
         const bool again =
             std::any_of(runs.begin(), runs.end(), [&](const WatchedRun& run) { return run.path() == path; });
         if (again) continue;
-        runs.emplace_back(path);
         report::check_holds_run(path);
+        runs.emplace_back(path);
     }
     flights.resize(runs.size(), 0);
     // Reads a run's files; returns the new lines of its log.

@@ -309,8 +309,6 @@ std::vector<FlightFinding> find_divergence(const std::vector<FlightRecord>& reco
 
 FlightReading read_flight(const std::filesystem::path& given) {
     namespace fs = std::filesystem;
-    check<DataError>(fs::is_directory(given), given.string(), ": required: the directory of a run; ",
-                     fs::exists(given) ? "this is not a directory" : "it does not exist");
     const fs::path directory = fs::is_directory(given / "flight") ? given / "flight" : given;
     FlightReading reading;
     std::vector<std::pair<std::string, FlightRecord>> all;

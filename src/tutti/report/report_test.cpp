@@ -271,7 +271,10 @@ TEST(ReportRead, ATornLastLineIsLeftOutAndNoted) {
 
 TEST(ReportRead, DamageIsNamedWithItsPlace) {
     const ScratchFolder dir;
-    EXPECT_NE(message_of(dir.path()).find("metrics.jsonl: is not there"), std::string::npos);
+    EXPECT_NE(message_of(dir.path()).find("holds no run"), std::string::npos);
+    dir.write("run.lock", "host-1");
+    EXPECT_NE(message_of(dir.path()).find("metrics.jsonl: is not there: the run has logged no step"),
+              std::string::npos);
     EXPECT_NE(message_of(dir.path("absent")).find("does not exist"), std::string::npos);
     dir.write("metrics.jsonl", line(1, "\"loss\": 1") + "{\"st\n" + line(2, "\"loss\": 1"));
     EXPECT_NE(message_of(dir.path()).find("metrics.jsonl:2: required: one JSON object, got `{\"st`"),

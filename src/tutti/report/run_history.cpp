@@ -187,8 +187,7 @@ auto read_optional(const fs::path& path, const char* writer, const Read& read) {
 void read_metrics(const fs::path& path, RunHistory& run) {
     const std::optional<std::string> text = read_file_if_there(path.string());
     check<DataError>(text.has_value(), path.string(),
-                     ": is not there. Required: the directory of a run, as `tutti train ",
-                     "--out DIR` leaves it, with metrics.jsonl in it");
+                     ": is not there: the run has logged no step yet; `tutti watch` waits for one");
     int64_t skipped_total = 0;
     size_t begin = 0;
     for (int64_t number = 1; begin < text->size(); ++number) {
@@ -247,12 +246,20 @@ std::optional<LoggedStep> read_step(const std::string& line, const std::string& 
     return logged_step(record, skipped_total);
 }
 
+void check_run_directory(const fs::path& run_dir) {
+    std::error_code unreadable;
+    check<DataError>(fs::is_directory(run_dir, unreadable), run_dir.string(),
+                     ": required: the directory of a run, as `tutti train --out DIR` makes it; ",
+                     fs::exists(run_dir, unreadable) ? "this is not a directory" : "it does not exist");
+}
+
 void check_holds_run(const fs::path& run_dir) {
+    check_run_directory(run_dir);
     std::error_code unreadable;
     for (const char* name : {"run.lock", "launch.lock", "metrics.jsonl", "run.json"})  // a start makes a lock first
         if (fs::exists(run_dir / name, unreadable)) return;
-    throw UsageError(concat(run_dir.string(), " holds no run: it has no metrics.jsonl, and no run.lock of one that ",
-                            "starts; required: the directory of a run, as `tutti train --out DIR` makes it"));
+    throw DataError(concat(run_dir.string(), " holds no run: it has no metrics.jsonl, and no run.lock of one that ",
+                           "starts; required: the directory of a run, as `tutti train --out DIR` makes it"));
 }
 
 std::string name_of_run(const fs::path& run_dir) {
@@ -277,8 +284,7 @@ double predicted_bytes(const RunHistory& run, int rank) {
 }
 
 RunHistory read_run(const fs::path& run_dir) {
-    check<DataError>(fs::is_directory(run_dir), run_dir.string(), ": required: the directory of a run; ",
-                     fs::exists(run_dir) ? "this is not a directory" : "it does not exist");
+    check_holds_run(run_dir);
     RunHistory run;
     run.name = name_of_run(run_dir);
     read_metrics(run_dir / "metrics.jsonl", run);

@@ -148,7 +148,9 @@ std::optional<LoggedStep> read_step(const std::string& line, const std::string& 
 // with a note. Any other damage throws DataError with file:line.
 RunHistory read_run(const std::filesystem::path& run_dir);
 
-// UsageError for a directory in which no run has begun.
+// DataError for what is no directory.
+void check_run_directory(const std::filesystem::path& run_dir);
+// The same, also for a directory in which no run has begun.
 void check_holds_run(const std::filesystem::path& run_dir);
 
 std::string name_of_run(const std::filesystem::path& run_dir);

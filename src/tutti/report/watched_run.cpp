@@ -58,8 +58,7 @@ std::optional<bool> holder_lives(const fs::path& lock) {
 }  // namespace
 
 WatchedRun::WatchedRun(std::string path) : path_(std::move(path)), checkpoints_(path_ + "/checkpoints") {
-    check<UsageError>(fs::is_directory(path_), path_,
-                      " is no directory; required: the directory of a run, as `tutti train --out DIR` makes it");
+    check_run_directory(path_);
     history_.name = name_of_run(path_);
 }
 

@@ -138,7 +138,7 @@ TEST(WatchedRun, States) {
     d.write("run.lock", Directory::this_process());
     run.update(now());
     EXPECT_EQ(run.state(), State::running);
-    EXPECT_THROW(WatchedRun(d.path + "/run.json"), UsageError);
+    EXPECT_THROW(WatchedRun(d.path + "/run.json"), DataError);
 }
 
 // Between two generations no rank holds the lock, and the launcher's says that the run goes on.
