@@ -3,6 +3,8 @@
 #include <exception>
 #include <utility>
 
+#include "tutti/base/refused.h"
+
 namespace tutti::checkpoint {
 
 namespace {
@@ -22,7 +24,7 @@ std::optional<std::string> error_of(AsyncWriter::Job job) {  // NOLINT(performan
 }  // namespace
 
 AsyncWriter::AsyncWriter(std::function<void(const std::string&)> unclaimed)
-    : unclaimed_(std::move(unclaimed)), thread_([this] { run(); }) {}
+    : unclaimed_(std::move(unclaimed)), thread_(start_thread("writes checkpoints", [this] { run(); })) {}
 
 AsyncWriter::~AsyncWriter() {
     {

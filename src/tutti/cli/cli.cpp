@@ -14,11 +14,13 @@
 #include "tutti/base/environment.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/refused.h"
 #include "tutti/cli/command.h"
 #include "tutti/cli/completion.h"
 #include "tutti/comm/launcher.h"
 #include "tutti/comm/run.h"
 #include "tutti/device/device.h"
+#include "tutti/device/memory.h"
 #include "tutti/kernels/backends.h"
 
 namespace tutti::cli {
@@ -44,6 +46,9 @@ comm::Launch this_launch_or_none() {
         return {};
     }
 }
+
+// As of throw_refused (base/refused.h).
+int code_of_too_little_memory() { return memory_limit_text().empty() ? exit_codes::kFailed : exit_codes::kUsage; }
 
 // Ranks with other command lines would wait for one that refuses its own.
 Parsed parse_line(const Command& table, int argc, const char* const* argv) {
@@ -103,13 +108,17 @@ int run(int argc, const char* const* argv, const Io& streams) {
         else if (code == 0)
             check_written(io.out);
         return code;
+    } catch (const OutOfMemory& error) {
+        return fail(io, error.what(), code_of_too_little_memory());
     } catch (const Error& error) {
         return fail(io, error.what(), error.exit_code());
     } catch (const std::filesystem::filesystem_error& error) {
         const std::string path = error.path1().empty() ? "the working directory" : error.path1().string();
         return fail(io, concat(path, ": ", error.code().message()), exit_codes::kData);
     } catch (const std::bad_alloc&) {
-        return fail(io, "out of memory: a smaller model, micro_batch or seq_len needs less", exit_codes::kFailed);
+        return fail(io,
+                    concat("out of memory: a smaller model, micro_batch or seq_len needs less", memory_limit_text()),
+                    code_of_too_little_memory());
     } catch (const std::logic_error& error) {  // of the standard library: an index or argument without a check
         return fail(io, concat("internal error: ", error.what(), "; please report the command that shows it"),
                     exit_codes::kInternal);

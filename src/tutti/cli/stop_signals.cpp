@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/refused.h"
 #include "tutti/comm/stop.h"
 #include "tutti/launch/process.h"
 
@@ -25,7 +26,7 @@ StopSignals::StopSignals(std::function<void(int signal)> notice, std::function<v
     struct sigaction ignore {};
     ignore.sa_handler = SIG_IGN;
     sigaction(SIGPIPE, &ignore, &pipe_before_);
-    thread_ = std::thread([this] { wait_for_signals(); });
+    thread_ = start_thread("waits for signals", [this] { wait_for_signals(); });
 }
 
 StopSignals::~StopSignals() {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tutti/base/awake_time.h"
+#include "tutti/base/refused.h"
 
 namespace tutti::comm {
 
@@ -31,7 +32,7 @@ std::chrono::nanoseconds spin_time_of(int ranks, int cores, bool progress_thread
 Progress::Progress(std::shared_ptr<Notifier> notifier, double timeout_s, bool with_thread, const Stop* stop)
     : notifier_(std::move(notifier)), timeout_s_(timeout_s), stop_(stop) {
     check<UsageError>(timeout_s > 0, "comm.timeout_s must be positive, got ", timeout_s);
-    if (with_thread) thread_ = std::thread([this] { run_thread(); });
+    if (with_thread) thread_ = start_thread("moves the data of a rank", [this] { run_thread(); });
 }
 
 Progress::~Progress() { stop(); }

@@ -12,6 +12,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/refused.h"
 #include "tutti/base/to_size.h"
 #include "tutti/data/text_stream.h"
 #include "tutti/text/parallel.h"
@@ -311,7 +312,8 @@ void encode_files(const text::Tokenizer& tokenizer, const std::vector<std::strin
     {
         const int threads = text::threads_for(options.threads, std::numeric_limits<size_t>::max());
         std::vector<std::jthread> helpers;
-        for (int t = 1; t < threads; ++t) helpers.emplace_back([&] { work.run(tokenizer, options); });
+        for (int t = 1; t < threads; ++t)
+            helpers.push_back(start_thread<std::jthread>("encodes text", [&] { work.run(tokenizer, options); }));
         work.run(tokenizer, options);
     }
     work.rethrow();

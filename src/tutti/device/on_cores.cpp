@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "tutti/base/refused.h"
 #include "tutti/base/to_size.h"
 #include "tutti/device/device.h"
 
@@ -24,7 +25,8 @@ void for_each_on_cores(size_t count, const std::function<void(size_t)>& work) {
     {
         std::vector<std::jthread> helpers;
         const size_t threads = std::min(to_size(std::max(1, available_cores())), count);
-        for (size_t t = 1; t < threads; ++t) helpers.emplace_back(claim);
+        for (size_t t = 1; t < threads; ++t)
+            helpers.push_back(start_thread<std::jthread>("shares the work of this rank", claim));
         claim();
     }
     for (const std::exception_ptr& failure : failures)

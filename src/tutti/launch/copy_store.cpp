@@ -14,6 +14,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/refused.h"
 #include "tutti/base/to_size.h"
 #include "tutti/checkpoint/file_writer.h"
 #include "tutti/checkpoint/store.h"
@@ -124,7 +125,7 @@ CopyStore::CopyStore(Setup setup) : setup_(std::move(setup)) {
     }
     if (!setup_.secret.empty())
         server_ = std::make_unique<comm::tcp::FileServer>(directory_, comm::tcp::key_of(setup_.secret));
-    thread_ = std::thread([this] { run(); });
+    thread_ = start_thread("keeps copies in memory", [this] { run(); });
 }
 
 CopyStore::~CopyStore() {

@@ -3,12 +3,13 @@
 #include <csignal>
 
 #include "tutti/base/error.h"
+#include "tutti/base/refused.h"
 #include "tutti/base/units.h"
 
 namespace tutti::launch {
 
 Printer::Printer(std::ostream& out, std::ostream& err) : out_(out), err_(err) {
-    thread_ = std::thread([this] { run(); });
+    thread_ = start_thread("prints the lines of ranks", [this] { run(); });
 }
 
 Printer::~Printer() {

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "tutti/base/refused.h"
 #include "tutti/base/to_size.h"
 
 namespace tutti::text {
@@ -37,7 +38,8 @@ void for_each_parallel(size_t pieces, int threads, const MakeWorker& make_worker
     };
     {
         std::vector<std::jthread> helpers;
-        for (int t = 1; t < threads_for(threads, pieces); ++t) helpers.emplace_back(work, to_size(t));
+        for (int t = 1; t < threads_for(threads, pieces); ++t)
+            helpers.push_back(start_thread<std::jthread>("encodes text", work, to_size(t)));
         work(0);
     }
     if (failure) std::rethrow_exception(failure);

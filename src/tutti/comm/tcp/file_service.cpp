@@ -14,6 +14,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/refused.h"
 #include "tutti/base/to_size.h"
 
 namespace tutti::comm::tcp {
@@ -104,7 +105,7 @@ FileServer::FileServer(std::string directory, const Key& key) : directory_(std::
     Socket listener = listen_on(false, 0);
     check(listener.open(), "no port is free to serve the copies in memory: ", std::strerror(errno));
     listener_ = handshake_listener(std::move(listener), kPending);
-    thread_ = std::thread([this] { run(); });
+    thread_ = start_thread("sends files of this host", [this] { run(); });
 }
 
 FileServer::~FileServer() {
@@ -120,13 +121,14 @@ void FileServer::run() {
         if (stopping_) break;
         for (Listener::Connection& connection : listener_.accept()) {
             Client& client = clients_.emplace_back();
-            client.thread = std::thread([this, &client, own = std::move(connection)]() mutable {
-                try {
-                    if (const auto session = accept_handshake(std::move(own), key_, kFiles)) serve(session->socket);
-                } catch (const std::exception&) {  // the connection is closed, which is an error of the client
-                }
-                client.ended = true;
-            });
+            client.thread =
+                start_thread("sends files of this host", [this, &client, own = std::move(connection)]() mutable {
+                    try {
+                        if (const auto session = accept_handshake(std::move(own), key_, kFiles)) serve(session->socket);
+                    } catch (const std::exception&) {  // the connection is closed, which is an error of the client
+                    }
+                    client.ended = true;
+                });
         }
         for (auto client = clients_.begin(); client != clients_.end();)
             if (client->ended) {

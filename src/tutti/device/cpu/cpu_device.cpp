@@ -19,6 +19,7 @@
 
 #include "tutti/base/ceil_div.h"
 #include "tutti/base/error.h"
+#include "tutti/base/refused.h"
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/device/cpu/peak.h"
@@ -52,6 +53,7 @@ class HostMemory final : public RawMemory {
     }
     void give_back(void* data, int64_t) override { std::free(data); }
     int64_t segment_bytes(int64_t bytes) const override { return host_segment_bytes(bytes); }
+    std::string advice() const override { return RawMemory::advice() + memory_limit_text(); }
 
   private:
     bool has_small_ = false;

@@ -3,10 +3,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/refused.h"
 #include "tutti/base/to_size.h"
 
 namespace tutti {
@@ -40,8 +42,9 @@ class MetaMemory final : public RawMemory {
     void map(int64_t bytes) {
         const auto size = to_size(bytes);
         void* data = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        check(data != MAP_FAILED, "a rehearsal needs ", bytes,
-              " bytes of address space more, of which no page is used; ", "`ulimit -v` leaves it too little");
+        if (data == MAP_FAILED)
+            throw_refused(concat("a rehearsal maps ", bytes, " bytes of address space, of which it uses no page"),
+                          errno);
         mappings_.emplace_back(data, size);
         next_ = static_cast<std::byte*>(data);
         left_ = bytes;
