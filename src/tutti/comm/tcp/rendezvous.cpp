@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tutti/base/awake_time.h"
 #include "tutti/base/digits.h"
 #include "tutti/base/error.h"
+#include "tutti/base/refused.h"
 #include "tutti/base/to_size.h"
 
 namespace tutti::comm::tcp {
@@ -218,24 +220,24 @@ Hub::Hub(const Rendezvous& rendezvous, int size, double timeout_s)
           ", the rendezvous of the ranks; if another program listens there, set TUTTI_RENDEZVOUS=HOST:PORT");
     listener_ = Listener(std::move(listener), PendingLimits::of(size, timeout_s), first_frame(),
                          [](const Nonce& challenge) { return to_bytes(Frame::Type::challenge, bytes_of(challenge)); });
-    thread_ = std::thread([this] { run(); });
+    thread_ = start_thread("connects the ranks", [this] { run(); });
 }
 
 Hub::~Hub() {
-    const auto until = Clock::now() + seconds(timeout_s_);
+    AwakeTime waited(timeout_s_);
     if (!ending_) stopping_ = true;
-    while (!stopping_ && thread_.joinable() && Clock::now() < until && !all_gone_)
+    while (!stopping_ && thread_.joinable() && waited.passed() < timeout_s_ && !all_gone_)
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
     stopping_ = true;
     thread_.join();
 }
 
 void Hub::run() {
-    const auto until = Clock::now() + seconds(timeout_s_);
+    AwakeTime waited(timeout_s_);
     while (!stopping_) {
         handle_events();
         if (!running_ && failure_.empty() && joined_ == size_) send_tables();
-        if (!running_ && failure_.empty() && Clock::now() > until) {
+        if (!running_ && failure_.empty() && waited.passed() > timeout_s_) {
             fail(concat(missing_ranks(), " of ", size_, " ranks did not connect to ", rendezvous_.text(), " within ",
                         timeout_s_, " s (comm.timeout_s): not started, ",
                         rendezvous_.one_host ? "or of another user"

@@ -79,8 +79,6 @@ bool TcpWire::wait_for_control(Clock::time_point until) {
     }
 }
 
-Clock::time_point TcpWire::deadline() const { return Clock::now() + seconds(timeout_s_); }
-
 Contact TcpWire::own_contact(const Launch& launch, const std::vector<int>& hosts) const {
     Contact contact;
     put(std::string(kMagic), contact.magic);
@@ -150,12 +148,14 @@ bool TcpWire::join_at(int port, const Contact& own, Clock::time_point until, std
 
 void TcpWire::join(const Launch& launch, const std::vector<int>& hosts) {
     const Contact own = own_contact(launch, hosts);
-    const auto until = deadline();
+    AwakeTime waited(timeout_s_);
     std::string why;
     for (bool has_joined = false; !has_joined;) {
         check_stop();
-        check<TimedOut>(Clock::now() < until, "rank ", launch.rank, " of ", launch.size, " has not found rank 0 at ",
-                        rendezvous_.text(), " within ", timeout_s_, " s (comm.timeout_s): ", why);
+        check<TimedOut>(waited.passed() < timeout_s_, "rank ", launch.rank, " of ", launch.size,
+                        " has not found rank 0 at ", rendezvous_.text(), " within ", timeout_s_,
+                        " s (comm.timeout_s): ", why);
+        const auto until = Clock::now() + seconds(timeout_s_ / 4);
         for (int port = rendezvous_.port; port < rendezvous_.port + rendezvous_.ports && !has_joined; ++port) {
             std::string of_port;
             has_joined = join_at(port, own, until, of_port);
@@ -165,7 +165,7 @@ void TcpWire::join(const Launch& launch, const std::vector<int>& hosts) {
     }
     rendezvous_address_ = address_of_peer(control_);
     // Rank 0 can name the missing ranks, so it must time out first.
-    const auto last = deadline() + std::chrono::seconds(5);
+    waited = AwakeTime(timeout_s_);
     while (true) {
         const auto frame = control_reader_.read(control_);
         if (frame && frame->type == Frame::Type::table) {
@@ -180,8 +180,10 @@ void TcpWire::join(const Launch& launch, const std::vector<int>& hosts) {
             throw_reason(frame->body);
         }
         check<Aborted>(!control_reader_.closed(), "rank 0 has died while the ranks connected");
-        check<TimedOut>(wait_for_control(last), "rank 0 has not sent the addresses of the ranks for more than ",
-                        timeout_s_, " s (comm.timeout_s)");
+        check<TimedOut>(waited.passed() < timeout_s_ + 5,
+                        "rank 0 has not sent the addresses of the ranks for more than ", timeout_s_,
+                        " s (comm.timeout_s)");
+        wait_for_control(Clock::now() + seconds(timeout_s_ / 8));
     }
 }
 

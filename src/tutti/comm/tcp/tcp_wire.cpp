@@ -14,6 +14,7 @@
 
 #include "tutti/base/ceil_div.h"
 #include "tutti/base/error.h"
+#include "tutti/base/refused.h"
 #include "tutti/base/to_size.h"
 #include "tutti/comm/processes/process_world.h"
 #include "tutti/comm/progress.h"
@@ -45,20 +46,25 @@ std::byte* TcpWire::share(int64_t bytes) {
               error == EFBIG ? " (it counts as a file: ulimit -f unlimited)" : "");
     } else {
         memory_ = Socket(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+        const int error = errno;
+        if (!memory_.open())
+            if (const auto reason = abort_received()) throw_reason(*reason);
         check(memory_.open(), "rank ", topology_.rank, " cannot open the memory of rank ", first, " (", path,
-              "): ", std::strerror(errno), "; all ranks of a host must belong to one user");
+              "): ", std::strerror(error),
+              error == ENOENT ? "; that rank has ended, or is in another container"
+                              : "; all ranks of a host must belong to one user");
     }
     struct stat status {};
-    const auto until = deadline();
+    AwakeTime waited(timeout_s_);
     while (fstat(memory_.fd(), &status) == 0 && status.st_size < window_bytes_) {
-        check<TimedOut>(Clock::now() < until, "rank ", first,
+        check<TimedOut>(waited.passed() < timeout_s_, "rank ", first,
                         " has not allocated the shared memory of its host within ", timeout_s_, " s (comm.timeout_s)");
         if (const auto reason = abort_received()) throw_reason(*reason);
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     void* address = mmap(nullptr, to_size(window_bytes_), PROT_READ | PROT_WRITE, MAP_SHARED, memory_.fd(), 0);
-    check(address != MAP_FAILED, "rank ", topology_.rank, " cannot map ", window_bytes_,
-          " bytes of shared memory: ", std::strerror(errno));
+    if (address == MAP_FAILED)
+        throw_refused(concat("rank ", topology_.rank, " cannot map ", window_bytes_, " bytes of shared memory"), errno);
     window_ = static_cast<std::byte*>(address);
     return window_ + counters;
 }
@@ -66,13 +72,13 @@ std::byte* TcpWire::share(int64_t bytes) {
 void TcpWire::barrier_of_host() {
     auto* counters = reinterpret_cast<std::atomic<uint32_t>*>(window_);
     ++barriers_;
-    const auto until = deadline();
+    AwakeTime waited(timeout_s_);
     for (size_t i = 0; i < topology_.locals.size(); ++i)
         if (topology_.locals[i] == topology_.rank) counters[i] = barriers_;
     for (size_t i = 0; i < topology_.locals.size(); ++i)
         while (counters[i] < barriers_) {
-            check<TimedOut>(Clock::now() < until, "rank ", topology_.locals[i], " has not started within ", timeout_s_,
-                            " s (comm.timeout_s)");
+            check<TimedOut>(waited.passed() < timeout_s_, "rank ", topology_.locals[i], " has not started within ",
+                            timeout_s_, " s (comm.timeout_s)");
             if (const auto reason = abort_received()) throw_reason(*reason);
             std::this_thread::sleep_for(std::chrono::microseconds(200));
         }
@@ -119,7 +125,7 @@ void TcpWire::connect_peer(int to) {
                    : begin_connection(address_of(to), contact.port, why);
     if (!peer.out.open()) cannot_connect(to, why);
     // Before the time-out of the operation that sends the message, whose error would not name the cause.
-    peer.connect_until = Clock::now() + seconds(kConnectShare * timeout_s_);
+    peer.connecting = AwakeTime(kConnectShare * timeout_s_);
 }
 
 // Whether the link is connected and the challenge has arrived; the hello is then the first message of the queue.
@@ -138,7 +144,7 @@ bool TcpWire::is_connected(int to) {
     if (peer.got < peer.challenge.size()) {
         // A rank that computes accepts the connection when it communicates next; the operation that waits for it has a
         // time-out of its own.
-        if (!outcome && Clock::now() >= peer.connect_until)
+        if (!outcome && peer.connecting.passed() >= kConnectShare * timeout_s_)
             cannot_connect(to, concat("no answer within ", kConnectShare * timeout_s_, " s (", kConnectShare,
                                       " of comm.timeout_s): its host is gone, or unreachable from this one"));
         return false;

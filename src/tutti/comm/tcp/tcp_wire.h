@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/awake_time.h"
 #include "tutti/comm/launcher.h"
 #include "tutti/comm/processes/wire.h"
 #include "tutti/comm/stop.h"
@@ -81,7 +82,7 @@ class TcpWire final : public processes::Wire {
     struct Peer {
         Socket out;                 // the link to it
         bool is_connected = false;  // the challenge has arrived
-        Clock::time_point connect_until;
+        AwakeTime connecting{0};
         Nonce challenge{};
         size_t got = 0;  // bytes of the challenge
         Hello hello;
@@ -102,7 +103,6 @@ class TcpWire final : public processes::Wire {
     bool join_at(int port, const Contact& own, Clock::time_point until, std::string& why);
     std::optional<Frame> first_answer(Clock::time_point until);
     std::optional<std::string> proved(const Frame& answer, Frame::Type type) const;
-    Clock::time_point deadline() const;
     bool wait_for_control(Clock::time_point until);
     void check_stop();
 
