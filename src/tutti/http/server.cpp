@@ -45,8 +45,8 @@ Address parse_address(const std::string& option, const std::string& text) {
         port.remove_prefix(colon + 1);
     }
     address.port = parse_number<int>(port).value_or(-1);
-    check<UsageError>(address.port >= 0 && address.port <= 65535 && !address.host.empty(), option, " ", text,
-                      ": required: a port, or a numeric address and a port, such as 6007, ",
+    check<UsageError>(address.port >= 0 && address.port <= 65535 && comm::tcp::is_numeric(address.host), option, " ",
+                      text, ": required: a port, or a numeric address and a port, such as 6007, ",
                       "127.0.0.1:6007 or [::]:6007");
     return address;
 }

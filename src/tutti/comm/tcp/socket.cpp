@@ -227,6 +227,11 @@ std::string address_of_peer(const Socket& socket) {
     return name.starts_with("::ffff:") ? name.substr(7) : name;
 }
 
+bool is_numeric(const std::string& host) {
+    std::string why;
+    return addresses_of(host, 0, AI_NUMERICHOST, why) != nullptr;
+}
+
 bool is_loopback(const std::string& host) {
     const bool numeric = host.find_first_not_of("0123456789.") == std::string::npos;  // unlike 127.example.com
     return host == "localhost" || host == "::1" || (numeric && host.starts_with("127."));

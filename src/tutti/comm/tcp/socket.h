@@ -53,6 +53,7 @@ Socket begin_connection(const std::string& address, int port, std::string& why);
 std::optional<std::string> outcome_of(const Socket& connection);
 // The numeric address of the peer: "10.0.0.7".
 std::string address_of_peer(const Socket& socket);
+bool is_numeric(const std::string& host);   // an address, and no name
 bool is_loopback(const std::string& host);  // "localhost", or a numeric loopback address
 
 // Bytes that have arrived, up to `most`; does not block. `ended`: the peer has closed the connection or is gone.
