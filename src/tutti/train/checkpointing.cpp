@@ -173,7 +173,7 @@ std::optional<RunState> Checkpointing::follow() {
     std::optional<RunState> state;
     for (;;) {
         const Agreement word = agree([] { return std::string(); });
-        if (word.failure) word.failure->raise();
+        if (word.failure) Failure{word.failure->kind, word.failure->message, ""}.raise();  // as rank 0 raises it
         if (word.texts.front().empty()) return state;
         word_ = word.texts.front();
         // Rank 0 decides after a failure: its next message names an older checkpoint, or the error.
@@ -405,13 +405,13 @@ void Checkpointing::wait() {
 }
 
 void Checkpointing::end_save(const std::optional<Failure>& failure) {
-    failure_ = failure ? failure->message : "";
+    failure_ = failure ? failure->text() : "";
     if (!failure) return;
     if (store_) {
         store_->abandon(attempt_);
         setup_.fence();  // a run that goes on elsewhere ends here
     }
-    report(failure->message);
+    report(failure->text());
 }
 
 void Checkpointing::report(const std::string& error) {

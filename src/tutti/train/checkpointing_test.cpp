@@ -139,8 +139,14 @@ TEST_F(ManyRanks, AllThrowWhatOneMeets) {
     };
     spec::RunSpec other = run_;
     other.train.seed += 1;
-    for (const std::string& text : errors(other, "auto")) EXPECT_TRUE(contains(text, "belongs to another run")) << text;
-    for (const std::string& text : errors(run_, "never")) EXPECT_TRUE(contains(text, "--resume is never")) << text;
+    const auto expect = [&](const std::vector<std::string>& texts, const std::string& said) {
+        for (const std::string& text : texts) {
+            EXPECT_TRUE(contains(text, said)) << text;
+            EXPECT_EQ(text, texts[0]);  // the first one to be thrown is printed
+        }
+    };
+    expect(errors(other, "auto"), "belongs to another run");
+    expect(errors(run_, "never"), "--resume is never");
 }
 
 TEST_F(ManyRanks, AnotherRunInTheDirectoryStopsAllRanks) {

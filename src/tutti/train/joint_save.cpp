@@ -25,7 +25,7 @@ Failure failure_of(const std::exception& error) {
     if (dynamic_cast<const DataError*>(&error) != nullptr) kind = Failure::Kind::data;
     if (io != nullptr && io->code() == EIO) kind = Failure::Kind::unreadable;
     if (dynamic_cast<const DamagedError*>(&error) != nullptr) kind = Failure::Kind::damaged;
-    return {kind, error.what()};
+    return {kind, error.what(), ""};
 }
 
 // A rank's result as text: '+' and what the body returned, or the kind of the failure and its message.
@@ -42,13 +42,13 @@ std::string result_of(const std::function<std::string()>& body) {
 
 void Failure::raise() const {
     switch (kind) {
-        case Kind::damaged: throw DamagedError(message);
-        case Kind::unreadable: throw IoError(message, EIO);
-        case Kind::data: throw DataError(message);
-        case Kind::usage: throw UsageError(message);
+        case Kind::damaged: throw DamagedError(text());
+        case Kind::unreadable: throw IoError(text(), EIO);
+        case Kind::data: throw DataError(text());
+        case Kind::usage: throw UsageError(text());
         case Kind::other: break;
     }
-    throw Error(message);
+    throw Error(text());
 }
 
 Agreement agree(comm::Communicator* ranks, const std::function<std::string()>& body) {
@@ -62,7 +62,7 @@ Agreement agree(comm::Communicator* ranks, const std::function<std::string()>& b
         if (first == kDone) continue;
         const auto kind = static_cast<Failure::Kind>(first);
         if (!agreement.failure || kind > agreement.failure->kind)
-            agreement.failure = Failure{kind, results.size() > 1 ? concat("rank ", rank, ": ", text) : text};
+            agreement.failure = Failure{kind, text, results.size() > 1 ? concat("rank ", rank, ": ") : ""};
     }
     return agreement;
 }

@@ -19,13 +19,15 @@ struct Failure {
     enum class Kind : char { damaged = '0', unreadable, data, usage, other };  // unreadable: an IoError with EIO
     Kind kind = Kind::other;
     std::string message;
+    std::string of_rank;  // "rank 3: ", or "" for a rank alone
 
-    [[noreturn]] void raise() const;  // DamagedError, IoError, DataError, UsageError or Error
+    std::string text() const { return of_rank + message; }
+    [[noreturn]] void raise() const;  // of text(): DamagedError, IoError, DataError, UsageError or Error
 };
 
 struct Agreement {
     std::vector<std::string> texts;  // what the body returned, by rank
-    std::optional<Failure> failure;  // the most severe, of the lowest rank; the message names the rank
+    std::optional<Failure> failure;  // the most severe, of the lowest rank
 };
 
 // Runs the body on every rank and agrees on the outcome: all ranks get the same result, also when one rank fails. The

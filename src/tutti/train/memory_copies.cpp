@@ -279,7 +279,7 @@ JointSave::Work MemoryCopies::work(int rank, int ranks, std::shared_ptr<const ch
 std::string MemoryCopies::end(int64_t step, const Agreement& ended, int rank) {
     if (ended.failure) {  // a host that has committed its part removes it before the next copy
         if (store_) store_->abandon(attempt_);
-        return ended.failure->message;
+        return ended.failure->text();
     }
     last_good_ = ended.texts[to_size(rank)];
     saved_step_ = step;
