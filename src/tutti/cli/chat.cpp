@@ -197,6 +197,8 @@ class Chat {
         }
         const Tokens prompt = model_.tokenizer->encode(template_.render(messages_, variables_).text);
         infer::SamplingOptions sampling = model_.sampling;
+        check<DataError>(!prompt.empty(), template_.path(),
+                         ": required: a text of at least one token, but this conversation renders as an empty one");
         const auto used = static_cast<int64_t>(prompt.size());
         check<UsageError>(used < sampling.max_positions, "the conversation has ", used,
                           " tokens and leaves no room for an ", "answer within ", sampling.max_positions,

@@ -127,6 +127,8 @@ TEST_F(ChatTest, SaysWhatIsWrong) {
     has(message("Hi", {"--template", refuses}, 3), "refuses.jinja, line 1, column 19: No system role!");
     has(message("Hi", {"--template", dir_.write("wrong.jinja", "\n{% nothing %}")}, 3),
         "wrong.jinja, line 2, column 4: no tag is named nothing");
+    has(message("Hi", {"--template", dir_.write("empty.jinja", "{# nothing #}")}, 3),
+        "empty.jinja: required: a text of at least one token, but this conversation renders as an empty one");
     has(message("M\xfcller\n", {"--template", template_}, 3), "the message 'M\xEF\xBF\xBDller' is not UTF-8; `iconv");
     EXPECT_EQ(tutti({"generate", run_, "--prompt", "x", "--prompt-logprobs"}).code, 2);
 }

@@ -322,6 +322,21 @@ TEST(CommandLine, AnOutputThatCannotBeWrittenIsSaidFirst) {
     EXPECT_EQ(read_file(file), "");
 }
 
+// As `--csv /dev/stdout | sort`: the link of a pipe leads to no file.
+TEST(CommandLine, AnOutputMayBeAPipe) {
+    const ScratchFolder folder;
+    int ends[2];
+    ASSERT_EQ(::pipe(ends), 0);
+    const Ran ran = tutti({"schedule", "--kind", "1f1b", "--stages", "2", "--microbatches", "2", "--csv",
+                           concat("/proc/self/fd/", ends[1])});
+    ::close(ends[1]);
+    std::string text(1 << 16, '\0');
+    text.resize(static_cast<size_t>(std::max<ssize_t>(::read(ends[0], text.data(), text.size()), 0)));
+    ::close(ends[0]);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_TRUE(contains(text, "0F0,0F1,")) << text;
+}
+
 TEST(CommandLine, AFullDiskUnderStandardOutputIsAnError) {
     for (const std::vector<std::string>& words :
          std::vector<std::vector<std::string>>{{"--help"}, {"--version"}, {"train", "--help"}, {"models"}}) {
@@ -382,9 +397,29 @@ TEST(WatchCommand, ADirectoryWithoutARunIsNotWaitedFor) {
     std::ofstream(path + "/corpus.txt") << "abc";
     for (const char* how : {"--once", "--http"}) {
         const Ran ran = tutti({"watch", path, how});
-        EXPECT_EQ(ran.code, 2);
+        EXPECT_EQ(ran.code, 3);
         EXPECT_TRUE(contains(ran.err, "texts holds no run: it has no metrics.jsonl, and no run.lock")) << ran.err;
     }
+}
+
+TEST(Cli, WhatIsNoRunIsTheSameErrorForEachCommandThatReadsRuns) {
+    const ScratchFolder folder;
+    fs::create_directory(folder / "texts");
+    std::ofstream(folder / "file") << "abc";
+    const std::vector<std::pair<std::string, std::string>> places = {
+        {"absent", ": required: the directory of a run, as `tutti train --out DIR` makes it; it does not exist\n"},
+        {"file", ": required: the directory of a run, as `tutti train --out DIR` makes it; this is not a directory\n"},
+        {"texts",
+         " holds no run: it has no metrics.jsonl, and no run.lock of one that starts; required: the directory of "
+         "a run, as `tutti train --out DIR` makes it\n"}};
+    for (const auto& [name, said] : places)
+        for (std::vector<std::string> words :
+             {std::vector<std::string>{"report"}, {"watch"}, {"simulate", "--model", "gpt2-124m", "--run"}}) {
+            words.push_back(folder / name);
+            const Ran ran = tutti(words);
+            EXPECT_EQ(ran.code, 3) << words[0];
+            EXPECT_EQ(ran.err, concat("tutti: ", folder / name, said));
+        }
 }
 
 // `tutti config` explains every key that a config may have, alone, in its section and in the document.

@@ -54,7 +54,7 @@ void write_file(const std::string& option, const std::string& path, const std::s
     std::error_code problem;
     const bool there = fs::exists(path, problem);
     const bool whole = !there || fs::is_regular_file(path, problem);  // a pipe or a device is written as it is
-    const std::string target = there ? fs::canonical(path, problem).string() : path;
+    const std::string target = there && whole ? fs::canonical(path, problem).string() : path;
     const std::string written = whole ? concat(target, ".", ::getpid(), ".tmp") : target;
     errno = 0;
     std::ofstream file(written, std::ios::binary | std::ios::trunc);
