@@ -170,6 +170,17 @@ TEST_F(ChatTest, TheTemplateIsTheOneOfTheModelsFiles) {
     EXPECT_EQ(prompt_tokens(), 4);
     write("tokenizer_config.json", R"({"chat_template": [{"name": "tools", "template": "x"}]})");
     EXPECT_EQ(prompt_tokens(), -3);
+    const std::pair<const char*, const char*> wrong[] = {
+        {R"({"chat_template": 3})",
+         "tokenizer_config.json: chat_template = 3: required: a text, or a list of templates"},
+        {R"({"chat_template": [{"name": "default"}]})",
+         "tokenizer_config.json: template of the chat_template default = nothing: required: a text"}};
+    for (const auto& [file, said] : wrong) {
+        write("tokenizer_config.json", file);
+        const Ran ran = chat("Hi", {hf});
+        EXPECT_EQ(ran.code, 3);
+        EXPECT_NE(ran.err.find(said), std::string::npos) << ran.err;
+    }
     write("tokenizer_config.json", R"({"chat_template": "fives"})");
     EXPECT_EQ(prompt_tokens(), 5);
     write(

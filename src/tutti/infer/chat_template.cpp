@@ -25,16 +25,26 @@ Json read_json(const fs::path& path) {
     }
 }
 
+// A text of a file, for errors by its path and key.
+std::string text_of(const Json* value, const fs::path& path, const std::string& key) {
+    check<DataError>(value != nullptr && value->is_string(), path.string(), ": ", key, " = ",
+                     value != nullptr ? value->shown() : "nothing", ": required: a text");
+    return value->text();
+}
+
 // The member chat_template of a file: a text, or a list of {"name", "template"}.
 std::string template_in(const fs::path& path) {
     const Json file = read_json(path);
     const Json* found = file.find("chat_template");
     if (!found || found->is_null()) return "";
     if (found->is_string()) return found->text();
+    check<DataError>(found->is_array(), path.string(), ": chat_template = ", found->shown(),
+                     ": required: a text, or a list of templates with name and template");
     std::vector<std::string> names;
     for (const Json& one : found->elements()) {
-        if (one["name"].text() == "default") return one["template"].text();
-        names.push_back(one["name"].text());
+        names.push_back(text_of(one.find("name"), path, "name of a chat_template"));
+        if (names.back() == "default")
+            return text_of(one.find("template"), path, "template of the chat_template default");
     }
     throw DataError(concat(path.string(), ": none of its chat templates is named default, but ", joined(names),
                            "; --template FILE names one of your own"));
@@ -80,7 +90,7 @@ Json tokens_of(const StoredModel& stored) {
                  {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
                 const Json* found = file.find(token);
                 if (!found || found->is_null() || tokens.contains(token)) continue;
-                tokens[token] = found->is_object() ? found->at("content").text() : found->text();
+                tokens[token] = text_of(found->is_object() ? found->find("content") : found, folder / name, token);
             }
         }
     return tokens;

@@ -79,10 +79,17 @@ Json FilesBeside::read(const char* name) const {
     const auto text = read_file_if_there(path(name));
     if (!text) return nullptr;
     try {
-        return Json::parse(*text);
+        Json file = Json::parse(*text);
+        check<DataError>(file.is_object(), path(name), ": required: a JSON object, got ", file.shown());
+        return file;
     } catch (const JsonError& error) {
         throw DataError(concat(path(name), ": is not JSON: ", error.what()));
     }
+}
+
+void FilesBeside::check_type(bool is_of_type, const char* file, const std::string& key, const Json& value,
+                             const char* type) const {
+    check<DataError>(is_of_type || value.is_null(), path(file), ": ", key, " = ", value.shown(), ": required: ", type);
 }
 
 std::vector<FilesBeside::Listed> FilesBeside::listed() const {
@@ -96,10 +103,12 @@ std::vector<FilesBeside::Listed> FilesBeside::listed() const {
     if (const Json& tokens = value_of(json_, "added_tokens"); tokens.is_array())
         for (const Json& token : tokens)
             if (const auto content = token_text(token)) add(kTokenizer, token, value_of(token, "id"), *content);
-    if (const Json& tokens = value_of(config_, "added_tokens_decoder"); tokens.is_object())
-        for (const auto& [key, token] : tokens.items()) {
-            const int32_t id = parse_number<int32_t>(key).value_or(-1);
-            if (const auto content = token_text(token)) add(kConfig, token, Json(id), *content);
+    const Json& decoder = value_of(config_, "added_tokens_decoder");
+    check_type(decoder.is_object(), kConfig, "added_tokens_decoder", decoder, "an object of tokens by id");
+    if (decoder.is_object())
+        for (const auto& [key, token] : decoder.items()) {
+            const auto id = parse_number<int32_t>(key);
+            if (const auto content = token_text(token)) add(kConfig, token, id ? Json(*id) : Json(key), *content);
         }
     if (added_.is_object())
         for (const auto& [content, id] : added_.items()) add(kAdded, Json(), id, content);
@@ -107,6 +116,7 @@ std::vector<FilesBeside::Listed> FilesBeside::listed() const {
 
     const auto name = [&](const char* file, const std::string& key, const Json& token) {
         const auto content = token_text(token);
+        check_type(content.has_value(), file, key, token, "a text, or an object whose content is one");
         if (!content || content->empty()) return;
         AddedToken as = token_of(token, -1, *content);
         as.special = true;
@@ -166,6 +176,7 @@ SpecialIds FilesBeside::special_ids(const std::function<std::optional<int32_t>(c
 
 std::optional<bool> FilesBeside::flag(const char* name) const {
     const Json& value = value_of(config_, name);
+    check_type(value.is_boolean(), kConfig, name, value, "true or false");
     return value.is_boolean() ? std::optional(value.get<bool>()) : std::nullopt;
 }
 
@@ -189,7 +200,11 @@ std::string text_or_nothing(const Json& value) { return value.is_string() ? valu
 
 }  // namespace
 
-std::string FilesBeside::tokenizer_class() const { return text_or_nothing(value_of(config_, "tokenizer_class")); }
+std::string FilesBeside::tokenizer_class() const {
+    const Json& named = value_of(config_, "tokenizer_class");
+    check_type(named.is_string(), kConfig, "tokenizer_class", named, "a text");
+    return text_or_nothing(named);
+}
 
 std::string FilesBeside::class_in_transformers() const {
     const std::string model = text_or_nothing(value_of(model_, "model_type"));

@@ -46,6 +46,9 @@ class FilesBeside {
     };
     Json read(const char* name) const;
     std::string path(const char* name) const;
+    // DataError unless a value is absent, null or `is_of_type`.
+    void check_type(bool is_of_type, const char* file, const std::string& key, const Json& value,
+                    const char* type) const;
     std::vector<Listed> listed() const;  // those with an id first, in the order of ids
 
     std::string tokenizer_;

@@ -200,6 +200,19 @@ TEST(TokenizerJson, TokensOfTheFilesBesideItCount) {
     std::filesystem::remove(folder.path("added_tokens.json"));
     folder.write("tokenizer_config.json", R"({"split_special_tokens": true})");
     EXPECT_EQ(missing("split_special_tokens = true", refused()), "");
+    const std::pair<const char*, const char*> wrong[] = {
+        {"[]", "tokenizer_config.json: required: a JSON object, got []"},
+        {R"({"eos_token": 3})",
+         "tokenizer_config.json: eos_token = 3: required: a text, or an object whose content is one"},
+        {R"({"bos_token": {"content": 5}})", R"(bos_token = {"content":5}: required: a text, or)"},
+        {R"({"split_special_tokens": "no"})", R"(split_special_tokens = "no": required: true or false)"},
+        {R"({"added_tokens_decoder": [3]})", "added_tokens_decoder = [3]: required: an object of tokens by id"},
+        {R"({"added_tokens_decoder": {"x": {"content": "ab"}}})", R"("ab": its id is "x", required: a number)"},
+        {R"({"tokenizer_class": 5})", "tokenizer_class = 5: required: a text"}};
+    for (const auto& [file, said] : wrong) {
+        folder.write("tokenizer_config.json", file);
+        EXPECT_EQ(missing(said, refused()), "") << file;
+    }
 }
 
 // What transformers 5.24 makes of every tokenizer.json with these classes (read off its backend_tokenizer), so that ids
