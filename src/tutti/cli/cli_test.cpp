@@ -868,10 +868,16 @@ TEST(Rehearse, PrintsTheStepInItsOrder) {
     size_t at = 0;
     for (const char* part :
          {"forward of model.embed_tokens\n  embedding_forward", "more blocks, alike", "forward of head",
-          "backward of head", "backward of model.layers.", "swiglu", "optimizer\n  adamw"}) {
+          "backward of head", "backward of model.layers.", "swiglu", "optimizer\n  adamw", "FLOPs of the step"}) {
         at = r.out.find(part, at);
         EXPECT_NE(at, std::string::npos) << part << "\n" << r.out;
     }
+    // 8 layers: 8 forwards, 8 gradients of weights, 7 of inputs: 23 x 2 x 8192^3 FLOPs.
+    const Ran mlp =
+        tutti({"rehearse", "--model", "mlp-8192", "--kernels", "--for", "h100", "--set", "train.micro_batch=32"});
+    const size_t line = mlp.out.find("gemm          8192 x 8192 x 8192");
+    ASSERT_NE(line, std::string::npos) << mlp.out;
+    EXPECT_TRUE(contains(mlp.out.substr(line, 120), "  23 calls    25.3 TFLOP  100.0 %\n")) << mlp.out;
 }
 
 TEST(Rehearse, LayoutAndVariations) {
@@ -895,6 +901,12 @@ TEST(Rehearse, LayoutAndVariations) {
     EXPECT_NEAR(optimizer(0) / optimizer(1), 4, 0.1);
     EXPECT_EQ(variations[2]["set"], "recompute.policy=full");
     EXPECT_TRUE(contains(read_file(picture), "parallel.zero=3"));
+    // Of one microbatch the peak is in the update or in the backward; the most activations are before the backward.
+    const Ran text =
+        tutti({"rehearse", config, "--for", "cpu-avx2", "--set", "train.micro_batch=1", "--vary", "parallel.zero=0"});
+    const size_t largest = text.out.find("largest of each, each at its own time:");
+    ASSERT_NE(largest, std::string::npos) << text.out;
+    EXPECT_TRUE(contains(text.out.substr(largest), "activations")) << text.out;
     EXPECT_EQ(tutti({"rehearse", config, "--vary", "parallel.zero"}).code, 2);
     EXPECT_EQ(tutti({"rehearse", config, "--vary", "parallel.zero=1", "--kernels"}).code, 2);
     EXPECT_EQ(tutti({"rehearse", config, "--layout", "--per-host", "2"}).code, 2);

@@ -152,7 +152,7 @@ std::vector<std::vector<std::string>> by_purpose(const std::vector<std::pair<std
 
 int show_variations(const RehearseArguments& a, const Io& io, int ranks) {
     std::ostream& text = io.text();
-    std::vector<std::pair<std::string, MemoryByPurpose>> bars;
+    std::vector<std::pair<std::string, MemoryByPurpose>> bars, largest;
     Json variations = Json::array();
     std::string title;
     std::vector<std::vector<std::string>> answers = {{"", "peak", "offloaded", "sent", "FLOPs"}};
@@ -171,10 +171,14 @@ int show_variations(const RehearseArguments& a, const Io& io, int ranks) {
         answers.push_back({setting, format_bytes(r.memory.peak()), format_bytes(r.memory.offloaded), format_bytes(sent),
                            format_flops(r.flops)});
         bars.emplace_back(setting, r.memory.at_peak);
+        largest.emplace_back(setting, r.memory.peaks);
         variations.push_back(rehearsal::to_json(r));
         variations.back()["set"] = setting;
     }
-    text << title << "\n\n" << columns(answers) << "\nof the peak:\n\n" << columns(by_purpose(bars)) << std::flush;
+    text << title << "\n\n"
+         << columns(answers) << "\nof the peak:\n\n"
+         << columns(by_purpose(bars)) << "\nlargest of each, each at its own time:\n\n"
+         << columns(by_purpose(largest)) << std::flush;
     if (!a.svg.empty())
         write_file("--svg", a.svg, svg::file(svg::draw_with_legend(rehearsal::memory_bars(title, bars))));
     io.print(Json{{"variations", variations}});
@@ -208,7 +212,8 @@ RehearsedStages rehearse_stages(const RehearseArguments& a, const comm::Launch& 
 void print_step(const RehearseArguments& a, const Io& io, const spec::RunSpec& run, const card::Card& card,
                 const rehearsal::LayoutRehearsal& layout, const std::optional<train::MemoryVerdict>& memory) {
     std::ostream& text = io.text();
-    if (a.kernels) text << rehearsal::render_program(layout.shown) << '\n';
+    if (a.kernels)
+        text << rehearsal::render_program(layout.shown) << '\n' << rehearsal::render_flops(layout.shown) << '\n';
     text << card::render_card(card);
     if (layout.shown.ranks > 1) text << agreement(layout) << '\n';
     if (!layout.shown.assumed.empty()) text << "note: " << layout.shown.assumed << '\n';

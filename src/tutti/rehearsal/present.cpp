@@ -1,6 +1,8 @@
 #include "tutti/rehearsal/present.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <set>
 
 #include "tutti/base/to_size.h"
@@ -127,6 +129,33 @@ std::string render_program(const Rehearsal& r) {
         for (size_t i = begin; i < end; ++i) lines.push_back(line_of(r.program, actions[i]));
         text += folded(lines);
     }
+    return text;
+}
+
+std::string render_flops(const Rehearsal& r) {
+    std::map<std::string, KernelTotal> problems;
+    for (KernelTotal total : kernel_totals(r.program)) {
+        if (total.work.flops == 0) continue;
+        kernels::ProblemShape& shape = total.work.shape;
+        const bool product = shape.kind == kernels::ProblemShape::Kind::product;
+        if (product) {
+            std::sort(shape.sizes.begin(), shape.sizes.begin() + shape.rank, std::greater());
+            shape = {.kind = shape.kind, .rank = shape.rank, .groups = shape.groups, .sizes = shape.sizes};
+        }
+        const std::string_view kernel = total.kernel;
+        const std::string name(product ? kernel : kernel.substr(0, kernel.find('_')));
+        KernelTotal& sum = problems[concat(left(name, 14), shape.text())];
+        sum.calls += total.calls;
+        sum.work.flops += total.work.flops;
+    }
+    std::vector<std::pair<std::string, KernelTotal>> lines(problems.begin(), problems.end());
+    std::sort(lines.begin(), lines.end(),
+              [](const auto& a, const auto& b) { return a.second.work.flops > b.second.work.flops; });
+    std::string text = "FLOPs of the step; a product and those of its two gradients have the same sizes\n";
+    for (const auto& [problem, sum] : lines)
+        text +=
+            concat("  ", left(problem, 58), right(counted(sum.calls, "call"), 14),
+                   right(format_flops(sum.work.flops), 14), right(format_percent(sum.work.flops / r.flops), 9), '\n');
     return text;
 }
 

@@ -21,6 +21,9 @@ size_t largest_of(const std::vector<const Rehearsal*>& rehearsals);
 // The step in the order in which the rank runs it, one line per kernel and operation: shape, FLOPs, bytes. One block
 // stands for all blocks, the first microbatch for all microbatches.
 std::string render_program(const Rehearsal& rehearsal);
+// The FLOPs of the step by problem, largest first. A product and the products of its two gradients have the same three
+// sizes and share a line, as do the forward and backward of attention.
+std::string render_flops(const Rehearsal& rehearsal);
 
 // JSON documents. Bytes by purpose: {"weights": 1234, ...}.
 Json to_json(const MemoryByPurpose& memory);
