@@ -238,8 +238,8 @@ void print(const Timed& timed, const CommandTimes& times, std::ostream& text) {
          << draw_text(in_units(t, times), s.placement, kColumns)
          << "F forward, B backward, I and W its halves, # overlap; lower case: second chunk or replica; . idle\n\n"
          << "makespan  " << plain(times.seconds(t.makespan)) << "\nbubble    " << plain(times.seconds(t.bubble)) << " ("
-         << format_percent(bubble_rate(t)) << ")\ncost      " << plain(times.seconds(t.cost))
-         << " (first start to last end of a rank)\nmessages  " << t.messages << " ("
+         << format_percent(bubble_rate(t)) << "; busy " << format_percent(1 - bubble_rate(t)) << ")\ncost      "
+         << plain(times.seconds(t.cost)) << " (first start to last end of a rank)\nmessages  " << t.messages << " ("
          << plain(double(t.messages) / s.total_microbatches())
          << " per microbatch)\nlive chunks until W, by rank: " << joined(t.peak_until_w, " ")
          << "\nlive chunks until I, by rank: " << joined(t.peak_until_i, " ") << '\n';
@@ -308,9 +308,11 @@ int schedule(const ScheduleArguments& a, const Io& io) {
     if (a.messages && !timed.schedule.has_messages()) timed.schedule = insert_messages(timed.schedule);
     if (!a.csv.empty()) write_file("--csv", a.csv, to_csv(a.messages ? timed.schedule : compute_only(timed.schedule)));
     if (!a.svg.empty())
-        write_file("--svg", a.svg,
-                   svg::file(svg::draw_with_legend(
-                       picture_of(in_units(timed.timeline, times), timed.schedule, "time, in the unit of --f"))));
+        write_file(
+            "--svg", a.svg,
+            svg::file(svg::draw_with_legend(picture_of(
+                in_units(timed.timeline, times), timed.schedule,
+                concat("time; a forward of a stage takes ", plain(times.seconds(times.times.stages[0].forward)))))));
     print(timed, times, io.text());
     if (io.json) io.print(describe(timed, times, a.messages));
     return 0;

@@ -42,6 +42,7 @@ TEST(ScheduleCommand, NumbersAreExact) {
     EXPECT_EQ(json("gpipe --stages 4 --microbatches 8 --f 0.1 --i 0.1 --w 0.1")["makespan"], 3.3);
     EXPECT_EQ(json("gpipe --stages 4 --microbatches 8 --f 1/3 --i 1/3 --w 1/3")["makespan"], 11);
     EXPECT_EQ(json("gpipe --stages 2 --microbatches 1 --f 1e-3 --i 2e-3 --w 0 --comm 0.0005")["makespan"], 0.007);
+    EXPECT_TRUE(schedule("gpipe --stages 4 --microbatches 4").out.find("9 (42.9 %; busy 57.1 %)") != std::string::npos);
     EXPECT_EQ(json("zb-h2 --stages 4 --microbatches 8")["cost"], 24);
     EXPECT_EQ(json("zb-h1 --stages 4 --microbatches 8")["peak_chunks_until_i"], Json({4, 3, 2, 1}));
     EXPECT_EQ(json("interleaved --stages 4 --virtual 2 --microbatches 8")["makespan"], 57);
