@@ -9,6 +9,7 @@
 
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/units.h"
 #include "tutti/cli/testing/run.h"
 
 namespace tutti::cli::forecast_test {
@@ -162,6 +163,35 @@ TEST_F(Forecast, AnMlpHasAStepTime) {
     EXPECT_LT(mlp["mfu_causal"].get<double>(), 0.9);
     // 26.4 TFLOP, lecture 11 of CS231n.
     EXPECT_NEAR(mlp["flops_per_s_per_rank"].get<double>() * mlp["step_time_s"].get<double>(), 26.4e12, 0.1e12);
+}
+
+// Llama 3 405B, table 4 of its report: 430 of 989.4 TFLOP/s are 43.5 %.
+TEST_F(Forecast, AShortTableOfPublishedRunsShowsItsRows) {
+    const std::string row =
+        R"({"id": "llama3-1", "family": "llama-3", "model": "Llama-3.1-405B", "layers": 126, "hidden": 16384,
+            "ffn": 53248, "heads": 128, "kv_heads": 8, "vocab": 128256, "mlp": "swiglu", "gpu": "H100", "tp": 8, "pp": 16,
+            "vpp": 7, "zero_stage": 2, "micro_batch": 1, "precision": "bf16", "num_gpus": 8192, "seq_len": 8192,
+            "global_batch": 2048, "tflops_per_gpu": 430})";
+    const std::string table = write("rows.json", concat("{\"rows\": [", row, "]}"));
+    ASSERT_EQ(run_words("simulate", {"--table", table}), 0) << err;
+    const size_t at = out.find("llama3-1 ");
+    ASSERT_NE(at, std::string::npos) << out;
+    const std::string line = out.substr(at, out.find('\n', at) - at);
+    EXPECT_TRUE(line.ends_with(" 43.5 %")) << line;
+    const Json predicted = answer("simulate", {"--table", table})["rows"][0];
+    EXPECT_EQ(predicted["id"], "llama3-1");
+    EXPECT_NE(line.find(format_percent(predicted["mfu_full"].get<double>())), std::string::npos) << line;
+    std::string many = row;
+    for (int i = 0; i < 40; ++i) many += ", " + row;
+    ASSERT_EQ(run_words("simulate", {"--table", write("many.json", concat("{\"rows\": [", many, "]}"))}), 0) << err;
+    EXPECT_EQ(out.find("llama3-1 "), std::string::npos) << out;
+}
+
+TEST_F(Forecast, APipelineHasOneLineOfCommunication) {
+    ASSERT_EQ(run_words("simulate", kTiny + Words{"--cluster", "h100", "--ranks", "4", "--set", "parallel.pp=4"}), 0)
+        << err;
+    EXPECT_NE(out.find("group pp  "), std::string::npos) << out;
+    EXPECT_EQ(out.find("group pp 0>1"), std::string::npos) << out;
 }
 
 TEST_F(Forecast, VariesKeysOfTheRunAndOfTheCluster) {

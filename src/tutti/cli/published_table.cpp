@@ -36,7 +36,8 @@ Json describe(const PublishedRun& run, double seconds, const published::StepTime
     const double peak = run.ranks * run.cluster.peak(run.cluster.sixteen_bits());
     Json kinds = Json::object();
     for (const auto& [name, each] : kinds_of(time)) kinds[name] = each;
-    return {{"step_time_s", seconds},
+    return {{"id", run.id},
+            {"step_time_s", seconds},
             {"step_time_low_s", seconds / high},
             {"step_time_high_s", seconds * high},
             {"tokens_per_s", run.tokens() / seconds},
@@ -73,6 +74,30 @@ Predicted predict_all(const std::vector<PublishedRun>& runs, const Physics& phys
         p.rows.push_back(std::move(row));
     }
     return p;
+}
+
+// Every row of a table that is short enough to be read; all are in the JSON document.
+void print_rows(const std::vector<PublishedRun>& runs, const Json& predictions, std::ostream& text) {
+    constexpr size_t kMost = 40;
+    if (runs.size() > kMost) return;
+    const auto line = [&](const auto& run, const auto& devices, const auto& step, const auto& interval,
+                          const auto& measured, const auto& mfu, const auto& measured_mfu) {
+        text << left(run, 24) << right(devices, 8) << right(step, 11) << right(interval, 22) << right(measured, 11)
+             << right(mfu, 9) << right(measured_mfu, 10) << '\n';
+    };
+    line("run", "devices", "step", "in 8 of 10 runs", "measured", "MFU", "measured");
+    for (size_t i = 0; i < runs.size(); ++i) {
+        const PublishedRun& run = runs[i];
+        if (!run.problem.empty()) continue;
+        const auto of = [&](const char* key) { return predictions[i].at(key).template get<double>(); };
+        const double step = of("step_time_s"), mfu = of("mfu_full");
+        const bool measured = run.measured();
+        line(run.id, std::to_string(run.ranks), format_time(step),
+             concat(format_time(of("step_time_low_s")), " to ", format_time(of("step_time_high_s"))),
+             measured ? format_time(run.seconds) : "-", format_percent(mfu),
+             measured ? format_percent(mfu * step / run.seconds) : "-");
+    }
+    text << "MFU of the peak in 16 bits, counting full attention\n\n";
 }
 
 // Rows by group: the error, its bias, the largest, how many rows are inside their intervals, and the error of one
@@ -164,6 +189,7 @@ int simulate_table(const SimulateArguments& a, const Io& io) {
         for (size_t i = 0; i < runs.size(); ++i)
             if (p.seconds[i] > 0) p.rows[i]["left_out_step_time_s"] = p.seconds[i];
     }
+    print_rows(runs, p.rows, text);
     const Source source = a.leave_out.empty() ? Source::as_fitted : Source::left_out;
     if (std::any_of(runs.begin(), runs.end(), [](const PublishedRun& run) { return run.measured(); }))
         print_errors(runs, p.seconds, source, text);

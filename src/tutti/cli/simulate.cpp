@@ -192,6 +192,17 @@ Json describe(const Answer& x) {
     return document;
 }
 
+// The groups of a pipeline, its edges "pp 0>1" and its copies "pp 1,14", are many and alike: one entry for all.
+std::map<std::string, simulate::Overlap> by_axis(const std::map<std::string, simulate::Overlap>& groups) {
+    std::map<std::string, simulate::Overlap> axes;
+    for (const auto& [group, overlap] : groups) {
+        simulate::Overlap& sum = axes[group.starts_with("pp ") ? "pp" : group];
+        sum.seconds += overlap.seconds;
+        sum.beside_kernels += overlap.beside_kernels;
+    }
+    return axes;
+}
+
 void print(const Answer& x, std::ostream& text) {
     const rehearsal::Rehearsal& r = x.shown();
     const simulate::RehearsedStep& step = x.step;
@@ -234,7 +245,7 @@ void print(const Answer& x, std::ostream& text) {
     line("no kernel runs", format_time(step.seconds - compute),
          concat(format_percent(1 - compute / step.seconds), ": exposed communication and waits",
                 r.bubble > 0 ? concat(", ", format_percent(r.bubble), " of them by the schedule") : ""));
-    for (const auto& [group, overlap] : step.timeline.overlaps)
+    for (const auto& [group, overlap] : by_axis(step.timeline.overlaps))
         if (overlap.seconds / positions > 1e-4 * step.seconds)
             line(concat("group ", group), format_time(overlap.seconds / positions),
                  concat(format_percent(overlap.beside_kernels / overlap.seconds), " of it beside kernels"));
