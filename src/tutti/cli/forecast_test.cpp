@@ -116,6 +116,7 @@ TEST_F(Forecast, WhatAMachineLacksIsRefusedEverywhere) {
         refused("train", words + Words{"--dry-run"}, part);
     };
     on("v100", {}, "v100 has no bf16 products (it has fp16, fp32)");
+    refused("bench", {"gemm", "--cluster", "gtx580"}, "gtx580 has no bf16 products, it has fp32; give its --dtype");
     on("tpu-v4", {"--set", "precision.compute=f16"}, "tpu-v4 has no fp16 products (it has bf16)");
     on("trainium2", {"--set", "offload.optimizer=true"}, "its bandwidth to the host is not known");
     refused("plan", kTiny + Words{"--cluster", "v100", "--ranks", "4", "--seq-len", "64"}, "v100 has no bf16 products");

@@ -31,6 +31,8 @@ std::vector<diagnose::GemmShape> products_of(const std::string& sizes) {
 int predict_products(const BenchArguments& a, const Io& io) {
     const hardware::Cluster cluster = hardware::cluster_named(a.cluster, a.set_cluster);
     const std::string type(hardware::peak_name(*compute_type_from(a.dtype)));
+    check<UsageError>(cluster.has(type), cluster.name, " has no ", type, " products, it has ", cluster.types(),
+                      "; give its --dtype");
     const simulate::MachinePrices prices(cluster, {}, type);
     const double peak = cluster.peak(type);
     std::vector<diagnose::GemmShape> products;
