@@ -9,7 +9,7 @@ namespace tutti::svg {
 
 namespace {
 
-constexpr double kRight = 14, kGap = 2, kAxis = 34, kValue = 66, kTop = 4;
+constexpr double kRight = 14, kGap = 2, kAxis = 34, kTop = 4;
 
 double left_of(const Bars& bars) {
     double longest = 0;
@@ -59,10 +59,11 @@ Scale scale_of(const Bars& bars) {
     std::vector<size_t> count(bars.rows.size(), 0);
     for (const Bar& bar : bars.bars)  // lower halves and frames share the place of another bar
         if (bar.top == 0 && bar.style != "frame") fullest = std::max(fullest, ++count[bar.row]);
-    const bool values = std::any_of(bars.rows.begin(), bars.rows.end(), [](const auto& r) { return !r.value.empty(); });
+    double value = 0;  // the widest
+    for (const Bars::Row& row : bars.rows) value = std::max(value, width_of(row.value));
     const double end = std::max({bars.end, has_limit(bars) ? bars.limit : 0, 1e-300});
     Scale scale{.start = left_of(bars)};
-    const double room = bars.width - scale.start - (values ? kValue : kRight);
+    const double room = bars.width - scale.start - (value > 0 ? value + kRight : kRight);
     if (bars.most_in_row == 0 || fullest <= bars.most_in_row) {
         scale.per_unit = room / end;
         return scale;

@@ -104,7 +104,7 @@ std::string drawing(const PrecisionReading& reading, double width) {
         text += svg::line("limit", x, kTop - 4, x, y + 4) + svg::text(style, x, kTop - 7, words);
     };
     line(left_of(-24), "m", "least number of f16");
-    line(left_of(16), "e", "largest");
+    line(left_of(16), "e", "largest of f16");
     for (int e = (shown.low + 63) / 8 * 8 - 56; e <= shown.high; e += 8)
         if (e >= shown.low) text += svg::text("m", left_of(e) + cell / 2, y + 14, fmt::format("2^{}", e));
     return text;
@@ -113,7 +113,8 @@ std::string drawing(const PrecisionReading& reading, double width) {
 double height_of(const PrecisionReading& reading) { return 20 + 13 * static_cast<double>(reading.tensors.size()) + 24; }
 
 constexpr double kWidth = 1000;
-constexpr const char* kTitle = "Binary exponents of x, w and dy of each layer";
+constexpr const char* kTitle =
+    "Binary exponents of x (activations), w (weights) and dy (gradients); shade: share of the values";
 
 }  // namespace
 
@@ -224,7 +225,10 @@ std::string precision_text(const PrecisionReading& reading) {
 }
 
 std::string precision_svg(const PrecisionReading& reading) {
-    return svg::file({kWidth, height_of(reading), kTitle, "", drawing(reading, kWidth)});
+    constexpr double kHead = 30;
+    return svg::file({kWidth, kHead + height_of(reading), kTitle, "",
+                      concat(svg::text("h ink", 10, 20, kTitle), "<g transform=\"translate(0 ", kHead, ")\">",
+                             drawing(reading, kWidth), "</g>")});
 }
 
 std::string precision_card(const PrecisionReading& reading) {
