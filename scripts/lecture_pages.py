@@ -36,8 +36,8 @@ IDEAS = {
     "Tensor and sequence parallelism": "../parallelism/tensor.md",
     "Context parallelism": "../parallelism/context.md",
     "Experts": "../parallelism/expert.md",
-    "Precision": "../parallelism/memory.md",
-    "Utilization": "../results.md",
+    "Precision": "../precision.md",
+    "Utilization": "../glossary.md#numbers",
     "All together": "../parallelism/README.md",
     "Around a run": "../commands.md",
 }
@@ -120,7 +120,18 @@ def layer(document, name):  # the part of a layout's document with this title
     return next(p for p in document["parts"] if name in p["title"])
 
 
-WORDS = {f.__name__: f for f in (size, gb, number, flop, seconds, percent, mfu, sent, per, table, row, same, layer)}
+def holders(document, name):  # the ranks of the state of a weight: "rank 0", "ranks 1, 2"
+    weight = next(g for g in layer(document, "masters").grids if name in g.name)
+    ranks = [h.ranks[0] for h in weight.holdings]
+    return f"rank{'s' if len(ranks) > 1 else ''} {per(ranks, str)}"
+
+
+def published(document, identity):  # a row of `simulate --table`
+    return next(r for r in document["rows"] if r.get("id") == identity)
+
+
+WORDS = {f.__name__: f for f in (size, gb, number, flop, seconds, percent, mfu, sent, per, table, row, same, layer,
+                                  holders, published)}
 WORDS |= {f.__name__: f for f in (sum, max, min, len, next, round, range, float, int, str)}
 
 

@@ -56,6 +56,15 @@ TEST(Tables, TheSystemAgreesWithTheFormulas) {
     }
 }
 
+// 430 of 989.4 TFLOP/s are 43 %, as both columns of the report's table say.
+TEST(Tables, RatesOfLlama3AreTheSharesOfThePeak) {
+    const Table t = llama3();
+    for (size_t row = 0; row < t.rows.size(); ++row) {
+        EXPECT_NEAR(cell(t, row, 12) / 989.4, cell(t, row, 7), 0.01);
+        EXPECT_NEAR(cell(t, row, 13), cell(t, row, 8) * 989.4, 0.5);
+    }
+}
+
 // The slides: N = 4 computes 8 and holds 4; recomputed from the first input 14 and 2.
 TEST(Tables, AChainIsPlayedAsItsFormulasSay) {
     const Table chain = checkpointed_chain();
