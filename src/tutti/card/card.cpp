@@ -238,13 +238,18 @@ void add_memory(Box& box, const Card& card) {
 void add_communication(Box& box, const Card& card) {
     constexpr size_t kOperation = 16, kCalls = 8, kBytes = 12;
     std::string group;
+    int64_t sent = 0;
     for (const Card::Communication& c : card.communication) {
+        sent += c.sent;
         if (c.group != group) box.field(c.group, concat(c.ranks.size(), " ranks: ", ranks_text(c.ranks)));
         group = c.group;
         box.line(concat(left("", Box::kLabel), left(c.operation, kOperation),
                         right(concat(c.calls, c.calls == 1 ? " call" : " calls"), kCalls + 2),
                         right(format_bytes(c.bytes), kBytes), right(format_bytes(c.sent), kBytes), " sent"));
     }
+    if (card.communication.size() > 1)
+        box.line(concat(left("in all", Box::kLabel + kOperation + kCalls + 2 + kBytes),
+                        right(format_bytes(sent), kBytes), " sent"));
 }
 
 std::string difference(int64_t predicted, int64_t measured) {

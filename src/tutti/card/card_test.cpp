@@ -155,5 +155,19 @@ TEST(Card, SaysWhatTheRunIs) {
     EXPECT_FALSE(contains(mlp, "recomputed"));
 }
 
+// What a rank sends is the sum over its groups; one operation needs none.
+TEST(Card, SaysWhatARankSendsInAll) {
+    Card card = sample_card();
+    card.ranks = 4;
+    card.communication = {{"tp", {0, 1}, "all_reduce", 8, 4 << 20, 4 << 20}};
+    EXPECT_FALSE(contains(render_card(card), "in all"));
+    card.communication.push_back({"dp", {0, 2}, "all_gather", 2, 4 << 20, 2 << 20});
+    const std::string text = render_card(card);
+    expect_frame(text);
+    const size_t at = text.find("in all");
+    ASSERT_NE(at, std::string::npos) << text;
+    EXPECT_TRUE(contains(text.substr(at, 100), " 6.00 MiB sent")) << text;
+}
+
 }  // namespace
 }  // namespace tutti::card
