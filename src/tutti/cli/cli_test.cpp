@@ -15,6 +15,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
+#include "tutti/base/strings.h"
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/command.h"
