@@ -84,7 +84,7 @@ struct Timed {
 
 Timed time(Schedule s, const CommandTimes& times) {
     Timed result{std::move(s), {}, 0};
-    result.timeline = simulate(result.schedule, times.times);
+    result.timeline = schedule::simulate(result.schedule, times.times);
     result.peak = *std::max_element(result.timeline.peak_until_w.begin(), result.timeline.peak_until_w.end());
     return result;
 }
