@@ -14,12 +14,12 @@ constexpr int kMostMeasurements = 5;
 constexpr double kFirstSeconds = 0.05, kAgainSeconds = 0.2;
 
 // The highest peaks that this process has measured: the next run in it begins with them.
-struct Measured {
+struct MeasuredPeaks {
     std::mutex mutex;
     std::map<std::pair<std::string, ComputeType>, ArithmeticPeak> of_devices;
 };
-Measured& measured() {
-    static Measured all;
+MeasuredPeaks& measured() {
+    static MeasuredPeaks all;
     return all;
 }
 
