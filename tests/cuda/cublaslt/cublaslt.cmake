@@ -4,6 +4,7 @@ add_library(fake_cublaslt MODULE cublaslt/fake_cublaslt.cpp)
 target_compile_definitions(fake_cublaslt PRIVATE TUTTI_CUDA_EMULATED)
 target_include_directories(fake_cublaslt PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(fake_cublaslt PRIVATE tutti_options)
+target_compile_options(fake_cublaslt PRIVATE $<$<CONFIG:Release>:-O3>)
 
 set(kernels_cuda ${PROJECT_SOURCE_DIR}/src/tutti/kernels/cuda)
 add_executable(cuda_cublaslt_tests cublaslt/cublaslt_test.cpp cublaslt/products.cpp

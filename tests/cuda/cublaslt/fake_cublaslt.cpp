@@ -136,24 +136,31 @@ struct Product {
             std::this_thread::sleep_for(kMostTime);
             return;
         }
-        std::vector<float> x(static_cast<size_t>(d.rows * K)), y(static_cast<size_t>(d.columns * K));  // (rows, K) each
+        std::vector<float> x(static_cast<size_t>(d.rows * K)),
+            y(static_cast<size_t>(d.columns * K));  // (K, outers) each
         for (int64_t k = 0; k < K; ++k) {
             for (int64_t i = 0; i < d.rows; ++i)
-                x[static_cast<size_t>(i * K + k)] = read(first, a.type, ta ? k + i * a.length : i + k * a.length) *
-                                                    factor(kFirstScale, kFirstScaleMode, i, k, d.rows, K);
+                x[static_cast<size_t>(k * d.rows + i)] = read(first, a.type, ta ? k + i * a.length : i + k * a.length) *
+                                                         factor(kFirstScale, kFirstScaleMode, i, k, d.rows, K);
             for (int64_t j = 0; j < d.columns; ++j)
-                y[static_cast<size_t>(j * K + k)] = read(second, b.type, tb ? j + k * b.length : k + j * b.length) *
-                                                    factor(kSecondScale, kSecondScaleMode, j, k, d.columns, K);
+                y[static_cast<size_t>(k * d.columns + j)] =
+                    read(second, b.type, tb ? j + k * b.length : k + j * b.length) *
+                    factor(kSecondScale, kSecondScaleMode, j, k, d.columns, K);
         }
         const int64_t epilogue = of(kEpilogue);
         const int64_t begin =
             static_cast<int64_t>(algorithm) * K / kAlgorithms;  // each algorithm starts at another place
-        for (int64_t j = 0; j < d.columns; ++j)
+        std::vector<float> sums(static_cast<size_t>(d.rows));   // of a column, side by side, each in the order of k
+        for (int64_t j = 0; j < d.columns; ++j) {
+            std::fill(sums.begin(), sums.end(), 0.0f);
+            for (int64_t n = 0; n < K; ++n) {
+                const int64_t k = begin + n < K ? begin + n : begin + n - K;
+                const float* const row = x.data() + k * d.rows;
+                const float right = y[static_cast<size_t>(k * d.columns + j)];
+                for (int64_t i = 0; i < d.rows; ++i) sums[static_cast<size_t>(i)] += row[i] * right;
+            }
             for (int64_t i = 0; i < d.rows; ++i) {
-                const float *row = x.data() + i * K, *column = y.data() + j * K;
-                float sum = 0;
-                for (int64_t k = begin; k < K; ++k) sum += row[k] * column[k];
-                for (int64_t k = 0; k < begin; ++k) sum += row[k] * column[k];
+                float sum = sums[static_cast<size_t>(i)];
                 const int64_t at = i + j * d.length;
                 if (epilogue == kEpilogueBias)
                     sum +=
@@ -164,6 +171,7 @@ struct Product {
                 if (beta != 0) sum += beta * read(result, d.type, at);
                 write(result, d.type, at, sum);
             }
+        }
     }
 };
 
