@@ -2,6 +2,7 @@
 // UsageErrors: a new start has the same limit and fails in the same way, so that `tutti launch` does not try one.
 #pragma once
 
+#include <future>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -18,14 +19,26 @@ std::string memory_limit_text();
 // what: "rank 0 cannot map 4096 bytes"; error: an errno.
 [[noreturn]] void throw_refused(const std::string& what, int error);
 
-// A std::thread or std::jthread that calls `run(arguments...)`. purpose: "a thread that PURPOSE cannot be started".
-template <class Thread = std::thread, class... Run>
-Thread start_thread(std::string_view purpose, Run&&... run) {
+// What start() returns, which starts a thread. purpose: "a thread that PURPOSE cannot be started".
+template <class Start>
+auto start_or_refuse(std::string_view purpose, Start&& start) {
     try {
-        return Thread(std::forward<Run>(run)...);
+        return start();
     } catch (const std::system_error& error) {
         throw_refused(concat("a thread that ", purpose, " cannot be started"), error.code().value());
     }
+}
+
+// A std::thread or std::jthread that calls `run(arguments...)`.
+template <class Thread = std::thread, class... Run>
+Thread start_thread(std::string_view purpose, Run&&... run) {
+    return start_or_refuse(purpose, [&] { return Thread(std::forward<Run>(run)...); });
+}
+
+// The future of what `run()` returns in a thread.
+template <class Run>
+auto start_async(std::string_view purpose, Run&& run) {
+    return start_or_refuse(purpose, [&] { return std::async(std::launch::async, std::forward<Run>(run)); });
 }
 
 }  // namespace tutti

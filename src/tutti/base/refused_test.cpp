@@ -15,15 +15,15 @@
 namespace tutti {
 namespace {
 
-// Leaves this process no room for the stack of a thread, and exits with the code of the error.
-[[noreturn]] void start_without_room() {
+// Leaves this process no room for the stack of a thread, calls start(), and exits with the code of its error.
+[[noreturn]] void start_without_room(void (*start)()) {
     int64_t pages = 0;
     std::ifstream("/proc/self/statm") >> pages;
     const rlim_t room = to_size(pages * sysconf(_SC_PAGESIZE)) + (1 << 20);
     const rlimit limit{.rlim_cur = room, .rlim_max = room};
     if (::setrlimit(RLIMIT_AS, &limit) != 0) _exit(1);
     try {
-        start_thread("counts sheep", [] {}).join();
+        start();
     } catch (const Error& error) {
         std::fputs(error.what(), stderr);
         _exit(error.exit_code());
@@ -33,9 +33,12 @@ namespace {
 
 TEST(Refused, AThreadUnderALimitOfMemoryIsAnErrorThatAnotherStartWouldHave) {
     if (!build_info().sanitizer.empty()) GTEST_SKIP() << "a sanitizer maps memory of its own for a thread";
-    EXPECT_EXIT(start_without_room(), ::testing::ExitedWithCode(exit_codes::kUsage),
-                "a thread that counts sheep cannot be started: .*; ulimit -v allows this process [0-9]+ KiB of memory: "
-                "raise it");
+    constexpr auto kThread = [] { start_thread("counts sheep", [] {}).join(); };
+    constexpr auto kAsync = [] { start_async("counts sheep", [] {}).get(); };
+    for (void (*start)() : {+kThread, +kAsync})
+        EXPECT_EXIT(start_without_room(start), ::testing::ExitedWithCode(exit_codes::kUsage),
+                    "a thread that counts sheep cannot be started: .*; ulimit -v allows this process [0-9]+ KiB of "
+                    "memory: raise it");
 }
 
 TEST(Refused, WithoutALimitItIsAFailureOfTheHost) {

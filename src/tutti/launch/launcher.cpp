@@ -11,6 +11,7 @@
 #include <span>
 
 #include "tutti/base/error.h"
+#include "tutti/base/refused.h"
 #include "tutti/base/timing.h"
 #include "tutti/base/to_size.h"
 #include "tutti/checkpoint/digest.h"
@@ -67,7 +68,7 @@ class Layouts {
         if (found != layouts_.end()) return &found->second;
         planned_ranks_ = ranks;
         planning_ =
-            std::async(std::launch::async, [this, ranks] { return ranks > 0 ? run_.layout(ranks) : std::nullopt; });
+            start_async("plans a layout", [this, ranks] { return ranks > 0 ? run_.layout(ranks) : std::nullopt; });
         return nullptr;
     }
 

@@ -8,6 +8,7 @@
 #include <future>
 #include <utility>
 
+#include "tutti/base/refused.h"
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/infer/stored_model.h"
@@ -64,7 +65,7 @@ std::vector<std::optional<data::DataSet>> SharedData::open(const std::vector<spe
                                                            comm::World& world, const comm::Stop* stop) {
     const auto ranks = world.everyone("data");
     if (world.rank() == 0) {
-        auto opening = std::async(std::launch::async, [&] { return open_stages(stages, console, stop); });
+        auto opening = start_async("opens the data", [&] { return open_stages(stages, console, stop); });
         const std::chrono::duration<double> often(std::min(0.2, stages.front().comm.timeout_s / 4));
         while (opening.wait_for(often) != std::future_status::ready) ranks->max(1);
         data_ = opening.get();

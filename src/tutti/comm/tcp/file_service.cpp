@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <map>
 
+#include "tutti/base/awake_time.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/refused.h"
@@ -25,7 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kPiece = int64_t{4} << 20;
 constexpr PendingLimits kPending{.most = 64, .time = std::chrono::seconds(5)};
-constexpr std::chrono::seconds kIdle{60};  // until a connection without questions is closed
+constexpr double kIdle = 60;  // seconds until a connection without questions is closed
 constexpr std::chrono::milliseconds kFilePoll{100};
 constexpr const char* kFiles = "tutti files";  // the label of the handshake
 
@@ -41,13 +42,13 @@ bool is_plain(const std::string& path) {
     return true;
 }
 
-// nullopt at the end of the stream, after `until`, or once `stop` is true.
-std::optional<Frame> wait_for_frame(const Socket& socket, FrameReader& reader, size_t longest, Clock::time_point until,
+// nullopt at the end of the stream, after `limit_s`, or once `stop` is true.
+std::optional<Frame> wait_for_frame(const Socket& socket, FrameReader& reader, size_t longest, double limit_s,
                                     const std::atomic<bool>* stop) {
-    for (;;) {
+    for (AwakeTime waited(limit_s);;) {
         if (auto frame = reader.read(socket, longest)) return frame;
-        if (reader.closed() || Clock::now() > until || (stop != nullptr && *stop)) return std::nullopt;
-        readable(socket, std::min(until, Clock::now() + kFilePoll));
+        if (reader.closed() || waited.passed() > limit_s || (stop != nullptr && *stop)) return std::nullopt;
+        readable(socket, Clock::now() + std::min<Clock::duration>(kFilePoll, seconds(limit_s / 8)));
     }
 }
 
@@ -144,7 +145,7 @@ void FileServer::run() {
 void FileServer::serve(const Socket& socket) const {
     FrameReader reader;
     OpenFiles open_files;
-    while (const auto question = wait_for_frame(socket, reader, kLongestFrame, Clock::now() + kIdle, &stopping_)) {
+    while (const auto question = wait_for_frame(socket, reader, kLongestFrame, kIdle, &stopping_)) {
         if (question->type != Frame::Type::question ||
             !send_frame(socket, Frame::Type::answer, answer_to(directory_, question->body, open_files)))
             return;
@@ -162,7 +163,7 @@ FileClient::FileClient(const std::string& host, int port, const Key& key, double
 }
 
 Frame FileClient::next() {
-    auto frame = wait_for_frame(socket_, reader_, kLongestFrame, Clock::now() + seconds(silence_s_), nullptr);
+    auto frame = wait_for_frame(socket_, reader_, kLongestFrame, silence_s_, nullptr);
     check<DataError>(
         frame.has_value(), name_,
         reader_.closed() ? " has closed the connection" : concat(" has not answered for ", silence_s_, " s"));
