@@ -3,32 +3,84 @@
 // the exit code of the program.
 #pragma once
 
-#include <functional>
-#include <sstream>
+#include <concepts>
+#include <initializer_list>
+#include <iosfwd>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 namespace tutti {
 
-// Its arguments, written with operator<< one after another.
+// A reference to a value that becomes text as operator<< writes it: characters, a number, or what has an operator<<.
+class TextPart {
+  public:
+    TextPart(std::string_view value) : value_(value.data()), size_(value.size()), append_(nullptr) {}
+    template <class T>
+    requires(!std::convertible_to<const T&, std::string_view>) TextPart(const T& value)
+        : value_(&value), append_(&append_value<T>) {}
+
+    void append_to(std::string& text) const {
+        if (append_ != nullptr)
+            append_(text, value_);
+        else
+            text.append(static_cast<const char*>(value_), size_);
+    }
+
+  private:
+    using Write = void(std::ostream&, const void* value);
+    static void append(std::string& text, long long value);
+    static void append(std::string& text, unsigned long long value);
+    static void append(std::string& text, double value);
+    static void append(std::string& text, Write* write, const void* value);
+
+    template <class T>
+    static void append_value(std::string& text, const void* at) {
+        const T& value = *static_cast<const T*>(at);
+        if constexpr (std::is_floating_point_v<T>)
+            append(text, static_cast<double>(value));
+        else if constexpr (std::is_same_v<T, char>)
+            text += value;
+        else if constexpr (std::is_integral_v<T> && sizeof(T) > 1)
+            append(text, static_cast<std::conditional_t<std::is_signed_v<T>, long long, unsigned long long>>(value));
+        else
+            append(
+                text, [](std::ostream& out, const void* it) { out << *static_cast<const T*>(it); }, at);
+    }
+
+    const void* value_;
+    size_t size_ = 0;
+    void (*append_)(std::string& text, const void* value);
+};
+
+std::string concat(std::initializer_list<TextPart> parts);
+
+// Its arguments, one after another.
 template <class... Parts>
 std::string concat(const Parts&... parts) {
-    std::ostringstream text;
-    (text << ... << parts);
-    return text.str();
+    return concat({TextPart(parts)...});
 }
 
-// The elements of `values`, or `text_of` of each, separated by `between`.
-template <class Values, class TextOf = std::identity>
-std::string joined(const Values& values, std::string_view between = ", ", const TextOf& text_of = {}) {
-    std::ostringstream text;
+// The elements of `values`, or `text_of` of each (a function or a member), separated by `between`.
+template <class Values, class TextOf>
+std::string joined(const Values& values, std::string_view between, const TextOf& text_of) {
+    std::string text;
     std::string_view before = "";
     for (const auto& value : values) {
-        text << before << std::invoke(text_of, value);
+        text += before;
+        if constexpr (std::is_member_object_pointer_v<TextOf>)
+            TextPart(value.*text_of).append_to(text);
+        else
+            TextPart(text_of(value)).append_to(text);
         before = between;
     }
-    return text.str();
+    return text;
+}
+template <class Values>
+std::string joined(const Values& values, std::string_view between = ", ") {
+    return joined(
+        values, between, [](const auto& value) -> const auto& { return value; });
 }
 
 // Exit codes of the program, for launchers and schedulers; 0 is success.
@@ -74,11 +126,16 @@ class InternalError : public Error {
     int exit_code() const override { return exit_codes::kInternal; }
 };
 
+template <class E>
+[[noreturn, gnu::cold, gnu::noinline]] void throw_error(std::initializer_list<TextPart> parts) {
+    throw E(concat(parts));
+}
+
 // check<DataError>(size > 0, path, " is empty: ...");
 template <class E = Error, class... Parts>
 inline void check(bool ok, const Parts&... parts) {
     if (!ok) [[unlikely]]
-        throw E(concat(parts...));
+        throw_error<E>({TextPart(parts)...});
 }
 
 }  // namespace tutti

@@ -14,6 +14,7 @@
 #include "tutti/engine/loss_scale.h"
 #include "tutti/engine/microbatch_graph.h"
 #include "tutti/kernels/attention_choice.h"
+#include "tutti/kernels/gemm_tuning.h"
 #include "tutti/models/model.h"
 #include "tutti/nn/routing.h"
 #include "tutti/optim/optimizer.h"

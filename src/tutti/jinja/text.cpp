@@ -1,7 +1,6 @@
 #include "tutti/jinja/text.h"
 
 #include <algorithm>
-#include <ios>
 #include <iterator>
 
 #include "tutti/base/error.h"
@@ -222,8 +221,8 @@ Text with_case(const Text& text, Letters letters) {
         const bool title = first && (letters == Letters::capitalize || letters == Letters::title);
         check<DataError>(letters != Letters::title || c.code < 0x80, "title(): a character outside of ASCII");
         const bool own = std::find(titles.begin(), titles.end(), c.code) != titles.end() || expansion_of(c.code);
-        check<DataError>(!title || !own, "capitalize() of U+", std::hex, static_cast<uint32_t>(c.code),
-                         ", whose title case is not its upper case, is not supported");
+        check<DataError>(!title || !own, "capitalize() of \"", to_utf8({c}),
+                         "\", whose title case is not its upper case, is not supported");
         if (letters == Letters::upper || title)
             put_upper(result, c);
         else

@@ -17,9 +17,12 @@
 #include <vector>
 
 #include "tutti/base/philox.h"
-#include "tutti/device/device.h"
-#include "tutti/kernels/gemm_tuning.h"
+#include "tutti/device/stream.h"
 #include "tutti/tensor/view.h"
+
+namespace tutti {
+class Device;
+}
 
 namespace tutti::kernels {
 

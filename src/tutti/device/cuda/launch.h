@@ -3,8 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
-#include <mutex>
 #include <tuple>
 #include <utility>
 
@@ -27,18 +25,7 @@ using GridConstant = T;
 
 // Lets a kernel have this much dynamic shared memory on the current GPU. Never lowers the limit: another thread may be
 // about to launch the same kernel with more.
-inline void allow_shared(const void* kernel, size_t bytes) {
-    static std::mutex mutex;
-    static std::map<std::pair<int, const void*>, size_t> allowed;
-    int gpu = 0;
-    check_cuda(cudaGetDevice(&gpu), "cudaGetDevice");
-    const std::lock_guard lock(mutex);
-    size_t& most = allowed[{gpu, kernel}];
-    if (bytes <= most) return;
-    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
-               "a kernel with ", bytes, " bytes of shared memory");
-    most = bytes;
-}
+void allow_shared(const void* kernel, size_t bytes);
 
 // Queues kernel(arguments...). Throws when the launch itself is refused; an error inside shows at a later call.
 template <class... P, class... A>

@@ -11,7 +11,7 @@
 #endif
 
 #include "tutti/base/error.h"
-#include "tutti/device/device.h"
+#include "tutti/device/stream.h"
 
 namespace tutti {
 
