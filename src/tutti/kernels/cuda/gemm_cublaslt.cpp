@@ -28,6 +28,7 @@
 #include "tutti/kernels/cuda/cuda_table.h"
 #include "tutti/kernels/cuda/fill.h"
 #include "tutti/kernels/epilogue.h"
+#include "tutti/kernels/gemm_tuning.h"
 #include "tutti/kernels/scale_layout.h"
 
 namespace tutti::kernels::cuda {
