@@ -1,10 +1,10 @@
-// bench/cpu_builds.cpp: our own bf16 products of two builds of Tutti, call by call in turns, so that a machine whose
+// bench/cpu_builds.cpp: our own products of two builds of Tutti, call by call in turns, so that a machine whose
 // speed changes from second to second still shows their ratio. For bench/results/gemm_cpu_emerald.md. Not part of the
 // build. Once for each build, then the program:
 //   g++ -std=c++20 -O2 -DBUILD -fPIC -shared -fvisibility=hidden -I$SOURCE/src bench/cpu_builds.cpp
 //     $SOURCE/build/release/libtutti_{kernels,device,base}.a -ldnnl -lfmt -fopenmp -Wl,--exclude-libs,ALL -o before.so
 //   g++ -std=c++20 -O2 -Isrc bench/cpu_builds.cpp build/release/libtutti_{kernels,device,base}.a -ldnnl -lfmt -fopenmp
-//   OMP_WAIT_POLICY=passive ./a.out THREADS ROWS ./before.so ./after.so
+//   OMP_WAIT_POLICY=passive ./a.out bf16|f32 THREADS ROWS ./before.so ./after.so
 // GFLOP/s of each build and the ratio to the first, 30 % quantiles. Weights come from memory. One thread is timed by
 // its own CPU time.
 #include "tutti/kernels/cpu/fill.h"
@@ -31,9 +31,10 @@ using namespace tutti;
 using namespace tutti::kernels;
 
 int main(int count, char** arguments) {
-    if (count < 4) return std::fprintf(stderr, "usage: cpu_builds THREADS ROWS BUILD.so...\n"), 2;
-    const int threads = std::atoi(arguments[1]);
-    const int64_t M = std::atol(arguments[2]);
+    const auto type = count < 5 ? std::nullopt : dtype_from(arguments[1]);
+    if (!type) return std::fprintf(stderr, "usage: cpu_builds bf16|f32 THREADS ROWS BUILD.so...\n"), 2;
+    const int threads = std::atoi(arguments[2]);
+    const int64_t M = std::atol(arguments[3]);
     const auto now = [&] {
         timespec t;
         clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
@@ -41,12 +42,12 @@ int main(int count, char** arguments) {
     };
     using Product = void (*)(const Gemm&, int);
     std::vector<Product> products;
-    for (int i = 3; i < count; ++i) {
+    for (int i = 4; i < count; ++i) {
         void* const library = dlopen(arguments[i], RTLD_NOW | RTLD_LOCAL);
         if (library == nullptr) return std::fprintf(stderr, "%s\n", dlerror()), 1;
         products.push_back(reinterpret_cast<Product>(dlsym(library, "product")));
     }
-    std::printf("peak %.0f GFLOP/s\n", 1e-9 * measure_register_peak(Stream{threads}, DType::bf16, 1).flops_per_s);
+    std::printf("peak %.0f GFLOP/s\n", 1e-9 * measure_register_peak(Stream{threads}, *type, 1).flops_per_s);
     const View workspace = array(DType::f32, {64 << 20});
     struct Layer {
         int64_t K, N;
@@ -56,8 +57,8 @@ int main(int count, char** arguments) {
             const bool of_weight = kind[0] == 'w';
             std::vector<View> weights;
             for (int64_t bytes = 0; bytes < 96 << 20; bytes += 2 * K * N)
-                weights.push_back(array(of_weight ? DType::f32 : DType::bf16, {N, K}));
-            const View x = array(DType::bf16, {M, K}), y = array(DType::bf16, {M, N});
+                weights.push_back(array(of_weight ? DType::f32 : *type, {N, K}));
+            const View x = array(*type, {M, K}), y = array(*type, {M, N});
             std::vector<std::vector<double> > times(products.size());
             size_t call = 0;
             for (int round = 0; round < (N == 32000 ? 24 : M > 1000 ? 48 : 96); ++round)

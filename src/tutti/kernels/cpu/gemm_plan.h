@@ -41,11 +41,11 @@ struct GemmBlocks {
     // One multiplication: c (sum_rows, panel) in registers; with tiles, four of them, two by two.
     int64_t sum_rows, panel;
     // A block of c, one of a and one of b share the L2: with AVX-512 alone 384 + 96 + 256 KB of 1 MB or more, where
-    // blocks of half the width take 2 % longer; with AVX2 48 + 48 + 256 KB of 512 KB; with tiles 512 + 128 + 256 KB of
-    // 2 MB. A panel of b, 32 KB, and the rows of a that multiply it share the L1; with tiles, which consume panels ten
-    // times as fast, 16 KB. Zen 4 and Zen 5, which have AVX512_BF16 and no tiles, read b from the L2 as fast: a block
-    // of c and a panel of b, 192 + 256 KB, stay there, rows of a pass through, and sums leave the registers a quarter
-    // as often.
+    // blocks of half the width take 2 % longer; with tiles 512 + 128 + 256 KB of 2 MB. A panel of b, 32 KB, and the
+    // rows of a that multiply it share the L1; with tiles, which consume panels ten times as fast, 16 KB. Where the L2
+    // gives words of b as fast as they are multiplied, a block of c and a panel of b stay there, rows of a pass
+    // through, and sums leave the registers a quarter as often: AVX512_BF16 without tiles (Zen 4, Zen 5; 192 + 256 KB),
+    // and AVX2 (48 + 64 KB), which takes a word in six cycles.
     int64_t rows, width, depth;
     // Up to these rows and bytes of a, which then share the L2 with half of the width, one block has all rows of c.
     int64_t spanned_rows, spanned_bytes;
@@ -64,9 +64,9 @@ consteval GemmBlocks gemm_blocks(const IsaConstants& isa, bool pairs) {
             .panel = tiles ? 32 : isa.vectors * isa.lanes,
             .rows = tiles ? 256 : rows,
             .width = tiles || (isa.lanes == 16 && !isa.fast_pairs) ? 512 : 256,
-            .depth = isa.fast_pairs && !isa.tiles ? 1024
-                     : isa.lanes == 8 || tiles    ? 256
-                                                  : 128,
+            .depth = tiles                                              ? 256
+                     : isa.lanes == 8 || (isa.fast_pairs && !isa.tiles) ? 1024
+                                                                        : 128,
             .spanned_rows = tiles ? 512 : 0,
             .spanned_bytes = tiles ? 3 << 19 : 0,
             .columns_by_word = isa.lanes == 8 || tiles ? 0 : 1536,
