@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <fstream>
 
 #include "tutti/base/testing/scratch.h"
 #include "tutti/checkpoint/digest.h"

@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "tutti/checkpoint/file_system.h"
 #include "tutti/checkpoint/file_writer.h"

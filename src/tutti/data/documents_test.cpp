@@ -1,7 +1,6 @@
 // data/documents_test.cpp: the inputs of a model with respected documents, masked prompts and blended sources.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <map>
 #include <random>
-#include <tuple>
 
 #include "tutti/base/to_size.h"
 

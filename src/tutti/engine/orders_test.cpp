@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <mutex>
 #include <random>
 
 #include "tutti/base/testing/draws.h"

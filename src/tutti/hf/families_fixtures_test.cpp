@@ -4,7 +4,6 @@
 // one sequence. Beside it later_tokens.json has models with blocks that predict later tokens, and their losses.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstdlib>
 
 #include "tutti/base/json.h"

@@ -2,8 +2,6 @@
 // experts of a layer in two tensors and tensors that predict several tokens, and Mistral 3.
 #include <gtest/gtest.h>
 
-#include <list>
-
 #include "tutti/base/json.h"
 #include "tutti/checkpoint/testing/memory_file_system.h"
 #include "tutti/hf/export.h"

@@ -6,7 +6,6 @@
 #include <limits>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "tutti/checkpoint/store.h"
 #include "tutti/hf/weights.h"

@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "tutti/base/awake_time.h"
 #include "tutti/comm/tcp/handshake.h"

@@ -2,7 +2,6 @@
 // new generation, or fails.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 

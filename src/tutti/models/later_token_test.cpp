@@ -3,7 +3,6 @@
 // finite differences of the twin's trained loss. Documents, masked targets, tied and untied heads.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <map>
 

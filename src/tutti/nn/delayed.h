@@ -4,7 +4,6 @@
 // schedule, nor recompute, nor the layout can be seen in them.
 #pragma once
 
-#include <array>
 #include <map>
 #include <memory>
 #include <span>

@@ -2,7 +2,6 @@
 // the bit, that of the taps summed over the ranks; documents and caches.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <map>
 #include <mutex>
 

@@ -3,7 +3,6 @@
 // operations say of operands that do not fit.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>

@@ -1,7 +1,6 @@
 // pipeline/stages.h: the distribution of a model's modules over the stages of a pipeline, and of stages over ranks.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "tutti/base/to_size.h"

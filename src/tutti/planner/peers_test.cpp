@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <random>
-#include <sstream>
 
 #include "tutti/base/error.h"
 #include "tutti/planner/rules.h"

@@ -1,6 +1,5 @@
 // planner/price_pipeline.cpp: the price of a layout with a pipeline: all of its ranks walk through their schedule.
 #include <algorithm>
-#include <cstdlib>
 #include <vector>
 
 #include "tutti/base/error.h"

@@ -6,7 +6,6 @@
 #include <set>
 #include <span>
 #include <string_view>
-#include <tuple>
 #include <utility>
 
 #include "tutti/base/error.h"

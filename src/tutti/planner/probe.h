@@ -3,9 +3,7 @@
 // the allocator counted, seconds those of the rehearsed kernels and operations.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 

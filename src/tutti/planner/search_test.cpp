@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/planner/counterfactual.h"

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <numeric>
 
 #include "tutti/base/json.h"
 #include "tutti/base/to_size.h"

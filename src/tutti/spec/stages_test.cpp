@@ -6,7 +6,6 @@
 
 #include <map>
 #include <random>
-#include <set>
 
 #include "tutti/base/error.h"
 #include "tutti/base/testing/scratch.h"

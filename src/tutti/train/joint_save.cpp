@@ -1,6 +1,5 @@
 #include "tutti/train/joint_save.h"
 
-#include <cerrno>
 #include <chrono>
 #include <thread>
 #include <utility>

@@ -2,7 +2,6 @@
 #include "tutti/train/run_clock.h"
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 
 #include "tutti/base/timing.h"

@@ -2,7 +2,6 @@
 // tests are the model). It also counts the bytes read.
 #pragma once
 
-#include <cerrno>
 #include <map>
 #include <memory>
 #include <set>

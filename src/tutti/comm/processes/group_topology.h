@@ -4,7 +4,6 @@
 // of shared memory, and the parts of a chunk that different ranks reduce.
 #pragma once
 
-#include <cstddef>
 #include <vector>
 
 #include "tutti/base/to_size.h"

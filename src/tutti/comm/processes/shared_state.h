@@ -7,10 +7,8 @@
 
 #include <array>
 #include <atomic>
-#include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "tutti/comm/collective.h"
 #include "tutti/comm/processes/wire.h"

@@ -1,6 +1,7 @@
 #include "tutti/comm/processes/staged_operation.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "tutti/base/to_size.h"
 #include "tutti/comm/tree_reduce.h"

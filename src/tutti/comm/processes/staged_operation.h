@@ -5,7 +5,6 @@
 // of the wire. all_gather and broadcast need only the way back.
 #pragma once
 
-#include <cstring>
 #include <deque>
 #include <memory>
 #include <span>

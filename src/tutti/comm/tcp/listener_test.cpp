@@ -4,7 +4,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#include <array>
 #include <thread>
 
 #include "tutti/base/error.h"

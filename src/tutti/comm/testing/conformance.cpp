@@ -1,9 +1,6 @@
 #include "tutti/comm/testing/conformance.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstring>
 #include <numeric>
 
 #include "tutti/base/philox.h"

@@ -1,7 +1,6 @@
 #include "tutti/kernels/testing/arena.h"
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <map>
 

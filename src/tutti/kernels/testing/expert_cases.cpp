@@ -1,7 +1,6 @@
 // kernels/testing/expert_cases.cpp: the experts of rows with gradient, the balance of loads, moving rows to experts and
 // back, and products of groups of rows.
 #include <numeric>
-#include <span>
 
 #include "tutti/kernels/groups.h"
 #include "tutti/kernels/testing/cases.h"

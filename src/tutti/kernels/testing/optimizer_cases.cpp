@@ -1,6 +1,5 @@
 // kernels/testing/optimizer_cases.cpp: the update rules on one parameter and on many, with and without the bf16 copy of
 // the weights, with every type of moments, masters and gradients.
-#include <span>
 
 #include "tutti/base/dynamic_map.h"
 #include "tutti/kernels/testing/cases.h"
