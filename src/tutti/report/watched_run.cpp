@@ -35,14 +35,19 @@ double modified(const struct stat& info) {
     return static_cast<double>(info.st_mtim.tv_sec) + 1e-9 * static_cast<double>(info.st_mtim.tv_nsec);
 }
 
+// Nothing where the file is not there, or unreadable.
+std::optional<std::string> text_of(const fs::path& path) {
+    try {
+        return read_file_if_there(path.string());
+    } catch (const DataError&) {
+        return std::nullopt;
+    }
+}
+
 // Whether the process that holds run.lock lives; nullopt: it is of another host, or there is no readable lock. It holds
 // "HOST-PID" (checkpoint/file_system.h); trying the lock itself would refuse a run that starts at that moment.
 std::optional<bool> holder_lives(const fs::path& lock) {
-    std::optional<std::string> owner;
-    try {
-        owner = read_file_if_there(lock.string());
-    } catch (const DataError&) {
-    }
+    std::optional<std::string> owner = text_of(lock);
     if (!owner) return std::nullopt;
     while (owner->ends_with('\n')) owner->pop_back();
     const size_t dash = owner->rfind('-');
@@ -106,7 +111,7 @@ void WatchedRun::read_log(std::vector<LoggedStep>& added) {
             stamps_.erase("run.json");  // its notes are read again
         }
     }
-    last_line_ = modified(*info);
+    last_line_ = last_ && last_->time ? *last_->time : modified(*info);  // a copy of a log is as old as its lines
 }
 
 void WatchedRun::take(const std::string& line, std::vector<LoggedStep>& added) {
@@ -224,16 +229,17 @@ void add_point(std::vector<LoggedStep>& points, const LoggedStep& line, size_t m
 }
 
 void WatchedRun::find_state(double now) {
-    const auto totals = status_of(fs::path(path_) / "run.json");
-    const bool has_end = totals && modified(*totals) >= last_line_;
     if (history_.flight.written < last_line_ - 1) history_.flight = {};  // the run has gone on since
     std::optional<bool> lives = holder_lives(fs::path(path_) / "run.lock");
     if (holder_lives(fs::path(path_) / "launch.lock") == true) lives = true;  // its ranks are started again
-    if (has_end && lives != true) {
-        const std::optional<Json> document = Json::try_parse(read_file(path_ + "/run.json"));
-        const Json* preempted = document ? document->find("preempted") : nullptr;
-        state_ = preempted != nullptr && *preempted == true ? State::stopped : State::ended;
-        return;
+    const fs::path totals = fs::path(path_) / "run.json";
+    if (const auto info = status_of(totals); info && lives != true) {
+        const Json end = Json::try_parse(text_of(totals).value_or("")).value_or(Json());
+        const Json *time = end.find("time"), *preempted = end.find("preempted");
+        if ((time != nullptr && time->is_number() ? time->get<double>() : modified(*info)) >= last_line_) {
+            state_ = preempted != nullptr && *preempted == true ? State::stopped : State::ended;
+            return;
+        }
     }
     if (lives == false) {
         state_ = State::died;

@@ -141,6 +141,23 @@ TEST(WatchedRun, States) {
     EXPECT_THROW(WatchedRun(d.path + "/run.json"), DataError);
 }
 
+// A copy has times of its own for its files.
+TEST(WatchedRun, ACopyOfARunIsAsOldAsItsLines) {
+    const Directory d;
+    d.write("metrics.jsonl", concat("{\"step\":1,\"loss\":5,\"step_ms\":500,\"time\":", int64_t(now()) - 3600, "}\n"));
+    WatchedRun run(d.path);
+    run.update(now());
+    EXPECT_EQ(run.state(), State::silent);
+    d.write("run.json", concat("{\"preempted\": false, \"time\": ", int64_t(now()) - 3590, "}"));
+    d.age("run.json", 60);
+    run.update(now());
+    EXPECT_EQ(run.state(), State::ended);
+    d.write("run.json",
+            concat("{\"preempted\": false, \"time\": ", int64_t(now()) - 3610, "}"));  // of an earlier start
+    run.update(now());
+    EXPECT_EQ(run.state(), State::silent);
+}
+
 // Between two generations no rank holds the lock, and the launcher's says that the run goes on.
 TEST(WatchedRun, ALaunchedRunGoesOnBetweenGenerationsAndNamesTheCulprit) {
     const Directory d;
