@@ -117,7 +117,7 @@ TEST_F(LivePage, HasTheCardsOfTheReport) {
     EXPECT_GE(shared, 5U);
     EXPECT_NE(html_of(cards, "ranks").find("The others wait for rank 1: it waits 2 % of a step"), std::string::npos);
     EXPECT_NE(html_of(cards, "spent")
-                  .find("<b>95.2 %</b>. 1 death, 1 step done again, 0 stops. 1 of 1 "
+                  .find("<b>95.2 %</b>. 1 restart after a death, with 1 step done again, and 0 after a stop. 1 of 1 "
                         "restart continued from copies in memory, the others from disk.</p>"),
               std::string::npos)
         << html_of(cards, "spent");

@@ -182,8 +182,8 @@ std::string spent_card(const RunHistory& run) {
                        duration(seconds), "</td><td>", share_text(seconds, spent->total()), "</td></tr>");
     }
     std::string text = concat("<p>Goodput, the share that trained: <b>", format_percent(*spent->goodput()), "</b>. ",
-                              counted(spent->deaths, "death"), ", ", counted(spent->lost_steps, "step"),
-                              " done again, ", counted(spent->stops, "stop"), ".");
+                              counted(spent->deaths, "restart"), " after a death, with ",
+                              counted(spent->lost_steps, "step"), " done again, and ", spent->stops, " after a stop.");
     if (spent->from_memory > 0)
         text += concat(" ", spent->from_memory, " of ", counted(spent->deaths + spent->stops, "restart"),
                        " continued from copies in memory, the others from disk.");
