@@ -90,10 +90,10 @@ TextModel load_text_model(const TextModelArguments& a, int64_t longest, bool nee
     if (const std::string options = stored.unsupported_generation_options(); !options.empty())
         warn(concat(stored.side_files, "/generation_config.json: not applied: ", options));
     if (needs_tokenizer) try {
-            check<UsageError>(!stored.tokenizer.empty(), stored.path, " has no tokenizer");
+            check(!stored.tokenizer.empty(), stored.path, " has no tokenizer");
             model.tokenizer = text::make_tokenizer(stored.tokenizer);
-        } catch (const UsageError& error) {
-            throw UsageError(concat(error.what(), without_tokenizer));
+        } catch (const Error& error) {
+            throw DataError(concat(error.what(), without_tokenizer));
         }
     model.sampling = {.max_tokens = a.max_tokens,
                       .temperature = a.greedy ? 0 : a.temperature,

@@ -73,7 +73,7 @@ Source find_template(const StoredModel& stored, const std::string& file) {
             if (std::string text = template_in(folder / name); !text.empty())
                 return {(folder / name).string(), std::move(text)};
     }
-    throw UsageError(
+    throw DataError(
         concat(stored.path, " has no chat template: looked for chat_template.jinja, and for chat_template in ",
                "chat_template.json and tokenizer_config.json, in ",
                folders.empty() ? "no folder, since the model has no files of a tokenizer" : joined(folders, " and "),

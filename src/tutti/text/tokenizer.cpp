@@ -103,15 +103,19 @@ std::unique_ptr<const Tokenizer> make_tokenizer(std::string_view name) {
     if (fs::is_directory(path)) {
         const auto inside = [&](const char* file) { return fs::exists(path / file) ? path / file : fs::path(); };
         const fs::path json = inside("tokenizer.json"), model = inside("tokenizer.model");
-        check<UsageError>(!json.empty() || !model.empty(), "tokenizer \"", name,
-                          "\": the directory has neither tokenizer.json nor tokenizer.model");
+        check<DataError>(!json.empty() || !model.empty(), "tokenizer \"", name,
+                         "\": the directory has neither tokenizer.json nor tokenizer.model");
         const bool use_model = json.empty() || (!model.empty() && is_of_sentencepiece(json.string()));
         path = use_model ? model : json;
     }
-    const bool there = fs::exists(path);
-    check<UsageError>(there && (path.extension() == ".json" || path.extension() == ".model"), "tokenizer \"", name,
-                      "\": ", there ? "" : "there is no such file; ",
-                      "required: \"bytes\", a tokenizer.json, a sentencepiece *.model, or a directory with one");
+    const bool named = path.extension() == ".json" || path.extension() == ".model", there = fs::exists(path);
+    if (!named || !there) {
+        const std::string problem =
+            concat("tokenizer \"", name, "\": ", there ? "" : "there is no such file; ",
+                   "required: \"bytes\", a tokenizer.json, a sentencepiece *.model, or a directory with one");
+        if (named) throw DataError(problem);
+        throw UsageError(problem);
+    }
     if (path.extension() == ".model") return open_sentencepiece(path.string());
     check<UsageError>(!is_of_sentencepiece(path.string()), "tokenizer \"", name,
                       "\": is made from a sentencepiece model; name the tokenizer.model of the same directory instead");

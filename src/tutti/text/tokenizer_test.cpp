@@ -37,10 +37,10 @@ TEST(MakeTokenizer, NamesWhatATokenizerCanBe) {
                       "sentencepiece *.model",
                       message),
               "");
-    EXPECT_EQ(missing("no such file", message_of<UsageError>([&] { make_tokenizer(folder.path("tokenizer.json")); })),
+    EXPECT_EQ(missing("no such file", message_of<DataError>([&] { make_tokenizer(folder.path("tokenizer.json")); })),
               "");
     EXPECT_EQ(missing("has neither tokenizer.json nor tokenizer.model",
-                      message_of<UsageError>([&] { make_tokenizer(folder.path("")); })),
+                      message_of<DataError>([&] { make_tokenizer(folder.path("")); })),
               "");
 }
 
