@@ -99,6 +99,7 @@ ConvertOutcome convert(const ConvertOptions& options) {
     checkpoint::PosixFileSystem disk;
     ConvertOutcome outcome;
     const auto write = [&](const StoredModel& stored, const models::Model& model, const hf::StoredWeights& weights) {
+        if (stored.hugging_face) stored.special_ids(nullptr);  // refuses ids that `tutti generate` would refuse
         outcome.from = stored.path;
         outcome.step = stored.step;
         outcome.parameters = models::parameter_count(model);

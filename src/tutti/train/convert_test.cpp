@@ -171,6 +171,11 @@ TEST_F(ConvertTest, RefusesAndLeavesNothing) {
     damaged.put('\x55');
     damaged.close();
     EXPECT_THROW(to("weights", "x"), DataError);
+    // What `generate` would refuse is not copied on.
+    fs::copy(path("hf"), path("odd"));
+    fs::remove(path("odd/XXH128SUMS"));
+    std::ofstream(path("odd/generation_config.json")) << R"({"eos_token_id": "</s>"})";
+    for (const char* format : {"hf", "tutti"}) EXPECT_THROW(to("odd", "x", {.format = format}), DataError) << format;
     std::ofstream(path("hf/model.safetensors"), std::ios::app) << "x";
     EXPECT_THROW(to("hf", "x"), DataError);
     train(options_without_model(
