@@ -24,6 +24,7 @@
 #include "tutti/data/text_stream.h"
 #include "tutti/data/text_tokens.h"
 #include "tutti/data/token_writer.h"
+#include "tutti/spec/fields.h"
 #include "tutti/text/bpe_trainer.h"
 #include "tutti/text/tokenizer_json.h"
 
@@ -508,9 +509,7 @@ Option token_files_option(TokenFileArguments& a) {
 }
 
 Option format_option(TokenFileArguments& a) {
-    return {"--format", "F",
-            "",         "[auto], text, jsonl, megatron, nanogpt, llmc or llmq",
-            &a.format,  Choices{"auto", "text", "jsonl", "megatron", "nanogpt", "llmc", "llmq"}};
+    return {"--format", "F", "auto", joined(spec::data_formats()), &a.format, spec::data_formats()};
 }
 
 Command inspect_tokens_command(Arguments& all, const Io& io) {

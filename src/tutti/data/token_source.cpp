@@ -6,7 +6,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 #include <filesystem>
@@ -18,6 +17,7 @@
 #include "tutti/base/to_size.h"
 #include "tutti/data/megatron_index.h"
 #include "tutti/data/text_stream.h"
+#include "tutti/spec/fields.h"
 
 namespace tutti::data {
 
@@ -356,9 +356,9 @@ void check_one_format(const std::string& path, std::string_view format, const st
 
 std::shared_ptr<const TokenSource> open_tokens(const std::vector<std::string>& paths, std::string_view format) {
     check<UsageError>(!paths.empty(), "no data file is named; set data.train = [\"corpus.txt\"]");
-    constexpr std::array<std::string_view, 6> kFormats = {"auto", "text", "megatron", "nanogpt", "llmc", "llmq"};
-    check<UsageError>(std::find(kFormats.begin(), kFormats.end(), format) != kFormats.end(),
-                      "data.format must be auto, text, jsonl, megatron, nanogpt, llmc or llmq, got \"", format, "\"");
+    const std::vector<std::string> formats = spec::data_formats();
+    check<UsageError>(format != "jsonl" && std::ranges::count(formats, format) > 0, "data.format must be one of ",
+                      joined(formats), ", got \"", format, "\"");
     std::vector<Part> parts;
     int64_t total = 0;
     for (const auto& path : paths) {

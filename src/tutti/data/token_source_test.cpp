@@ -197,7 +197,7 @@ TEST(TokenSource, UsageErrors) {
     const auto text = folder.write("a.txt", "abc"), tokens = folder.write("b.bin", "ab");
     const auto mixed = message_of<UsageError>([&] { open_tokens({text, tokens}); });
     EXPECT_EQ(missing(tokens + ": is nanogpt data, but " + text + " is text", mixed), "");
-    EXPECT_EQ(missing("must be auto, text, jsonl, megatron, nanogpt, llmc or llmq, got \"json\"",
+    EXPECT_EQ(missing("must be one of auto, text, jsonl, megatron, nanogpt, llmc, llmq, got \"json\"",
                       message_of<UsageError>([&] { open_tokens({text}, "json"); })),
               "");
     EXPECT_EQ(missing("no data file is named", message_of<UsageError>([] { open_tokens({}); })), "");

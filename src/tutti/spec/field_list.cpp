@@ -230,8 +230,7 @@ void list_fields(RunSpec& run, const FieldVisitor& visit) {
         "bytes, a tokenizer.json (byte-level BPE), a sentencepiece *.model, or a directory with one; not given: that "
         "of "
         "model.hf");
-    stage_key("format", d.format, one_of({"auto", "text", "jsonl", "megatron", "nanogpt", "llmc", "llmq"}),
-              "format of the files; auto: by extension and magic number");
+    stage_key("format", d.format, one_of(data_formats()), "format of the files; auto: by extension and magic number");
     stage_key("documents", d.documents, one_of({"packed", "respected"}),
               "respected: attention, positions and targets stay within a document", unless_default);
     stage_key("eod", d.eod, any(),

@@ -27,6 +27,11 @@ struct Range {
     std::string text() const;          // ">= 1", "[0, 1)", "cpu | cuda"; "" when any value is allowed
 };
 
+// The values of data.format, of which jsonl alone is no format of token files and text (data/token_source.h).
+inline std::vector<std::string> data_formats() {
+    return {"auto", "text", "jsonl", "megatron", "nanogpt", "llmc", "llmq"};
+}
+
 // Whether two runs must agree on a key for one to continue the checkpoints of the other (identity.h).
 enum class Identity {
     never,
