@@ -255,7 +255,7 @@ class Chat {
 };
 
 int chat(const ChatArguments& arguments, const Io& io) {
-    const comm::Launch launch = comm::detect_launcher(comm::process_environment());
+    const comm::Launch launch = comm::this_launch();
     int ranks = 0;
     comm::before_ranks_meet(launch, {}, [&] { ranks = ranks_of(arguments, launch); });
     warn_of_threads(io, launch, arguments.threads, ranks);

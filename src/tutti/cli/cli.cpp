@@ -41,7 +41,7 @@ bool asks_for(int argc, const char* const* argv, std::string_view option) {
 // One rank for an environment that contradicts itself: the command then reports the contradiction.
 comm::Launch this_launch_or_none() {
     try {
-        return comm::detect_launcher(comm::process_environment());
+        return comm::this_launch();
     } catch (const UsageError&) {
         return {};
     }

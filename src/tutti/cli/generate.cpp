@@ -185,7 +185,7 @@ void generate_on(const GenerateArguments& arguments, const std::vector<std::stri
 }  // namespace
 
 int generate(const GenerateArguments& arguments, const Io& io) {
-    const comm::Launch launch = comm::detect_launcher(comm::process_environment());
+    const comm::Launch launch = comm::this_launch();
     int ranks = 0;
     std::vector<std::string> prompts;
     comm::before_ranks_meet(launch, {}, [&] {

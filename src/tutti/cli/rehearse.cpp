@@ -275,7 +275,7 @@ int show_step(const RehearseArguments& a, const Io& io, const comm::Launch& laun
 }  // namespace
 
 int rehearse(const RehearseArguments& a, const Io& io) {
-    const comm::Launch launch = comm::detect_launcher(comm::process_environment());
+    const comm::Launch launch = comm::this_launch();
     if (launch.rank != 0) return 0;  // one rank prints the result
     const int ranks = launch.ranks(a.ranks);
     check<UsageError>(a.ranks_per_host == 0 || !a.layout || !a.svg.empty(), "--per-host ", a.ranks_per_host,

@@ -91,7 +91,7 @@ int train(const TrainArguments& arguments, const Io& io) {
         return rehearse(arguments, io);
     }
     train::TrainOptions options;
-    options.launch = comm::detect_launcher(comm::process_environment());
+    options.launch = comm::this_launch();
     options.ranks = options.launch.ranks(arguments.ranks);
     options.out = out_of(arguments);
     comm::before_ranks_meet(options.launch, meeting_of(arguments), [&] {

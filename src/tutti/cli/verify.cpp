@@ -103,7 +103,7 @@ int find_blame(const VerifyArguments& arguments, const Io& io) {
 int verify(const VerifyArguments& arguments, const Io& io) {
     if (arguments.blame) return find_blame(arguments, io);
     train::VerifyOptions options;
-    options.launch = comm::detect_launcher(comm::process_environment());
+    options.launch = comm::this_launch();
     options.ranks = options.launch.ranks(arguments.ranks);
     options.steps = arguments.steps;
     options.force = arguments.force;

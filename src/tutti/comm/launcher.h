@@ -53,7 +53,7 @@ int ranks_of_host(const Environment& environment);
 // Whether variables of a launcher are set, even incomplete ones.
 bool is_launched(const Environment& environment);
 // The launch of this process. `name`: the launcher, as `forced` above; "": detected.
-Launch this_launch(std::string_view name);
+Launch this_launch(std::string_view name = "");
 
 // The local rank of rank `rank` of `ranks` on this machine.
 LocalRank local_rank(const Launch& launch, int rank, int ranks);

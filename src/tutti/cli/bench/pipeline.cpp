@@ -164,7 +164,7 @@ class PipelineBench {
 }  // namespace
 
 int bench_pipeline(const BenchPipelineArguments& arguments, const Io& io) {
-    const comm::Launch launch = comm::detect_launcher(comm::process_environment());
+    const comm::Launch launch = comm::this_launch();
     BenchPipelineArguments a = arguments;
     if (launch.size > 1) a.stages = launch.size;
     comm::run(launch, a.stages, {.timeout_s = 60, .progress_thread = a.progress_thread}, [&](comm::World& world) {
