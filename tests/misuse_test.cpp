@@ -63,11 +63,14 @@ TEST_F(Misuse, MissingEmptyAndShortText) {
 TEST_F(Misuse, ARefusedStartLeavesNoDirectory) {
     write("short.txt", "abc");
     fs::create_directory(path("mine"));
-    for (const std::string& why : {"data.train=" + path("nowhere.txt"), "data.train=" + path("short.txt"),
-                                   "model.hf=" + path("nowhere"), std::string("train.seq_len=100000000"),
-                                   "train.gemm_tuning=" + path("short.txt"), "parallel.schedule=" + path("no.csv")})
+    for (const std::string& why :
+         {"data.train=" + path("nowhere.txt"), "data.train=" + path("short.txt"), "model.hf=" + path("nowhere"),
+          std::string("train.seq_len=100000000"), "train.gemm_tuning=" + path("short.txt"),
+          "parallel.schedule=" + path("no.csv"), std::string("--resume")})
         for (const char* out : {"run", "mine", "a/new/run"}) {
-            const Result r = train(out, {why});
+            std::vector<std::string> words = train_arguments(out, {});
+            words.insert(words.end(), {why == "--resume" ? why : "--set", why == "--resume" ? path("nowhere") : why});
+            const Result r = run(words);
             EXPECT_NE(r.exit_code, 0) << why;
             if (std::string(out) == "mine")
                 EXPECT_TRUE(fs::is_empty(path("mine"))) << why;

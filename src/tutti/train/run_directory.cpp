@@ -14,6 +14,7 @@
 #include "tutti/base/to_size.h"
 #include "tutti/checkpoint/digest.h"
 #include "tutti/checkpoint/file_writer.h"
+#include "tutti/checkpoint/store.h"
 #include "tutti/device/device.h"
 #include "tutti/hf/export.h"
 #include "tutti/report/run_history.h"
@@ -28,6 +29,7 @@ constexpr const char* kTotals = "run.json";
 constexpr const char* kConfig = "config.toml";
 constexpr const char* kReport = "report.html";
 constexpr const char* kLock = "run.lock";
+constexpr const char* kCheckpoints = "checkpoints";
 
 // Whole numbers as such: 40 operations, not 40.0.
 Json count(double x) { return x == std::floor(x) ? Json(static_cast<int64_t>(x)) : Json(x); }
@@ -73,7 +75,7 @@ Json object_of(const std::string& path, const std::string& name) {
 // which would replace its files.
 void require_no_others(const std::string& path) {
     std::error_code missing;
-    for (const char* name : {kLock, kMetrics, kFirstStep, "checkpoints"})
+    for (const char* name : {kLock, kMetrics, kFirstStep, kCheckpoints})
         if (std::filesystem::exists(concat(path, "/", name), missing)) return;
     for (const char* name : {kConfig, "config.json", "tokenizer.json", "tokenizer.model", kTotals, kReport})
         check<UsageError>(!std::filesystem::is_regular_file(concat(path, "/", name), missing), path, " has a ", name,
@@ -87,10 +89,16 @@ class RunLock final : public checkpoint::FileLock {
     RunLock(std::string directory, bool made, std::unique_ptr<checkpoint::FileLock> lock)
         : directory_(std::move(directory)), made_(made), lock_(std::move(lock)) {}
     ~RunLock() override {
+        using std::filesystem::path;
+        const path checkpoints = path(directory_) / kCheckpoints;
+        const path locks[] = {path(directory_) / kLock, checkpoints / checkpoint::kLockName};
         std::error_code ignored;
-        for (const auto& entry : std::filesystem::directory_iterator(directory_, ignored))
-            if (entry.path().filename() != kLock) return;
-        std::filesystem::remove(concat(directory_, "/", kLock), ignored);
+        for (const path& place : {path(directory_), checkpoints})
+            for (const auto& entry : std::filesystem::directory_iterator(place, ignored))
+                if (entry.path() != checkpoints && std::ranges::count(locks, entry.path()) == 0) return;
+        for (const path& lock : locks) std::filesystem::remove(lock, ignored);
+        const bool own = std::filesystem::is_directory(std::filesystem::symlink_status(checkpoints, ignored));
+        if (own) std::filesystem::remove(checkpoints, ignored);
         if (made_) std::filesystem::remove(directory_, ignored);
     }
     RunLock(const RunLock&) = delete;
