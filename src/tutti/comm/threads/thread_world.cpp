@@ -308,9 +308,9 @@ class ThreadNotifier final : public Notifier {
         {
             std::lock_guard lock(mutex_);
             if (!aborted_) reason_ = reason;
+            aborted_ = true;  // before the lock is free: a sleeper that has seen this notification sees the abort too
             ++notifications_;
         }
-        aborted_ = true;
         notified_.notify_all();
     }
 
