@@ -115,10 +115,10 @@ TEST_F(ChatTest, SaysWhatIsWrong) {
     const auto has = [](const std::string& text, const std::string& part) {
         EXPECT_NE(text.find(part), std::string::npos) << text;
     };
-    has(message("Hi", {}, 2),
+    has(message("Hi", {}, 3),
         "has no chat template: looked for chat_template.jinja, and for chat_template in "
         "chat_template.json and tokenizer_config.json, in no folder");
-    has(message("Hi", {}, 2), "`tutti generate` continues texts without one, and --template FILE gives one");
+    has(message("Hi", {}, 3), "`tutti generate` continues texts without one, and --template FILE gives one");
     has(message("Hi", {"--template", template_, "--context", "9"}, 2),
         "the conversation has 19 tokens and leaves no room");
     has(message("Hi", {"--template", template_, "--set-template", "thinking"}, 2),
