@@ -46,4 +46,4 @@ configure_package_config_file(cmake/tuttiConfig.cmake.in ${CMAKE_CURRENT_BINARY_
   INSTALL_DESTINATION ${TUTTI_INSTALL_CMAKEDIR} NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
 write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/tuttiConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/tuttiConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/tuttiConfigVersion.cmake
-  DESTINATION ${TUTTI_INSTALL_CMAKEDIR})
+  cmake/archives.cmake DESTINATION ${TUTTI_INSTALL_CMAKEDIR})

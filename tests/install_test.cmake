@@ -26,10 +26,13 @@ endfunction()
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/made)
 file(RENAME ${work}/made ${work}/moved)
 
-# Nothing in the package may point into the tree that built it.
+# Nothing in the package may point into the tree that built it, and no target to a library by a path of this machine.
 file(GLOB_RECURSE package_files ${work}/moved/*.cmake)
 foreach(file IN LISTS package_files)
   file(READ ${file} text)
+  if(file MATCHES "Targets" AND text MATCHES "[\";](/[a-zA-Z][^\";]*)")
+    message(FATAL_ERROR "${file} names ${CMAKE_MATCH_1}: required: the name of a target, which tuttiConfig.cmake finds")
+  endif()
   foreach(place IN ITEMS ${SOURCE} ${BUILD})
     string(FIND "${text}" "${place}" found)
     if(NOT found EQUAL -1)
