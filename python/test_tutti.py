@@ -158,12 +158,24 @@ class Errors(InFolder):
                           "--prompt", "a", "--prompt", "b"])
 
     def test_paths_and_numbers_are_values(self):
-        number = types.SimpleNamespace(item=lambda: 3)  # as of numpy
+        number = types.SimpleNamespace(tolist=lambda: 3)  # as of numpy
         self.assertEqual(calls.words({"out": b"dir", "model": pathlib.Path("m"), "set": {"a.b": [pathlib.Path("p"), "\U0001f600"],
                                                                                          "c.d": number}}),
                          ["--out", "dir", "--model", "m", "--set", 'a.b=["p", "\U0001f600"]', "--set", "c.d=3"])
         with self.assertRaises(TypeError):
             calls.words({"set": {"a.b": object()}})
+
+    def test_every_iterable_repeats_its_option(self):
+        array, flag = types.SimpleNamespace(tolist=lambda: ["a", "b"]), types.SimpleNamespace(tolist=lambda: True)
+        for values in (["a", "b"], ("a", "b"), iter("ab"), {"a": 0, "b": 0}.keys(), array):
+            self.assertEqual(calls.words({"prompt": values}), ["--prompt", "a", "--prompt", "b"])
+        self.assertEqual(calls.words({"set_cluster": {"network.gbs": 35}, "layout": flag, "prompt": "ab"}),
+                         ["--set-cluster", "network.gbs=35", "--layout", "--prompt", "ab"])
+        self.assertEqual(calls.words({"set": {"a.b": array}}), ["--set", 'a.b=["a", "b"]'])
+
+    def test_a_command_has_a_word(self):
+        with self.assertRaises(ValueError):
+            tutti.call(" ")
 
     def test_errors_pass_between_processes(self):
         error = pickle.loads(pickle.dumps(tutti.DataError("no file", 3)))

@@ -80,8 +80,8 @@ def program():
 
 
 def plain(value):
-    """A value that JSON lacks: a path, or a number of numpy."""
-    return value.item() if hasattr(value, "item") else os.fsdecode(value)
+    """A value that JSON lacks: a path, or a number or an array of numpy."""
+    return value.tolist() if hasattr(value, "tolist") else os.fsdecode(value)
 
 
 def toml(value):
@@ -96,12 +96,14 @@ def words(options):
     result = []
     for name, value in options.items():
         option = "--" + name.strip("_").replace("_", "-")
-        if name == "set" and isinstance(value, dict):
+        if hasattr(value, "tolist"):
+            value = value.tolist()
+        if isinstance(value, dict):
             value = [f"{key}={toml(x)}" for key, x in value.items()]
         if value is True:
             result.append(option)
         elif value is not None and value is not False:
-            for one in value if isinstance(value, (list, tuple)) else [value]:
+            for one in [value] if isinstance(value, (str, bytes, os.PathLike)) or not hasattr(value, "__iter__") else value:
                 result += [option, os.fsdecode(one) if isinstance(one, (bytes, os.PathLike)) else str(one)]
     return result
 
@@ -151,6 +153,8 @@ def call(command, *arguments, picture=None, good=(0,), **options):
 
     command: such as "plan" or "data tokenize". picture: a file that an option makes the command write; its text becomes
     the picture of the result. good: exit codes that are answers (verify: 1 is "different"). Raises Error."""
+    if not command.split():
+        raise ValueError("a command has at least one word, such as 'plan'")
     document, said = ended([*command.split(), *arguments], options, good)
     drawn = pathlib.Path(picture).read_text(encoding="utf-8") if picture and os.path.exists(picture) else None
     return Result(document, said, drawn)
