@@ -150,7 +150,20 @@ void refuse_one_of_many(const Environment& environment) {
                       kOtherwise);
 }
 
+// Shells and batch scripts are task 0, so another task is one of several.
+void refuse_task_without_step(const Environment& environment) {
+    const std::string task = environment("SLURM_PROCID").value_or("");
+    if (task.empty() || task == "0") return;
+    const char* size = slurm_size(environment);
+    const std::string wrong = !is_slurm_step(environment) ? "SLURM_STEP_ID is not that of a step"
+                              : set(environment, size)    ? concat(size, " is ", *environment(size))
+                                                          : std::string("SLURM_STEP_NUM_TASKS is not set");
+    throw UsageError(concat("launcher slurm: SLURM_PROCID=", task, " is one of several tasks, but ", wrong,
+                            ": with incomplete variables each rank would train alone", kOtherwise));
+}
+
 void refuse_incomplete(const Environment& environment) {
+    refuse_task_without_step(environment);
     for (const LauncherVariables& row : kLaunchers) {
         // srun sets PMI_RANK and PMI_SIZE too, even in a step of one task.
         if (row.launcher == Launcher::mpich && is_slurm_step(environment)) continue;

@@ -162,7 +162,7 @@ TEST(Launcher, EverySubsetOfEveryRowIsALaunchOrAnError) {
                                  some.contains("MV2_COMM_WORLD_RANK"))) {
                 EXPECT_EQ(error, "") << names;
                 EXPECT_EQ(error.empty() ? detect(some).launcher : Launcher::none, known.launcher) << names;
-            } else if (known.launcher == Launcher::slurm) {  // shells and batch scripts have some
+            } else if (known.launcher == Launcher::slurm && !has("SLURM_PROCID")) {
                 EXPECT_EQ(error, "") << names;
                 EXPECT_EQ(detect(some).size, 1) << names;
             } else if (launches) {
@@ -279,10 +279,17 @@ TEST(Launcher, OnlyASlurmStepOfSeveralTasksIsALaunch) {
     EXPECT_EQ(detect(one).warning, "");
     Variables interactive = kSlurm;
     interactive["SLURM_STEP_ID"] = "4294967290";
+    interactive["SLURM_PROCID"] = "0";
     EXPECT_EQ(detect(interactive).launcher, Launcher::none);
     const Variables batch = {{"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_NODEID", "0"},
                              {"SLURM_NTASKS", "4"}, {"SLURM_JOB_ID", "7"},  {"SLURM_JOB_NAME", "train"}};
     EXPECT_EQ(detect(batch).launcher, Launcher::none);
+    for (Variables variables : {one, interactive, batch}) {  // all of them are task 0
+        variables["SLURM_PROCID"] = "1";
+        EXPECT_NE(error_of(variables).find("SLURM_PROCID=1 is one of several tasks, but SLURM_STEP_"),
+                  std::string::npos)
+            << error_of(variables);
+    }
     Variables loop = batch;  // a loop in the script
     loop.insert(kPod.begin(), kPod.end());
     EXPECT_EQ(detect(loop).launcher, Launcher::environment);
