@@ -234,7 +234,7 @@ class Training(InFolder):
 
     def test_a_conversation_that_cannot_begin_or_go_on(self):
         run = tutti.train(self.config(2), out=self.path("run"))
-        with self.assertRaises(tutti.UsageError) as error:
+        with self.assertRaises(tutti.DataError) as error:
             with tutti.chat(run) as chat:
                 chat.say("Hi")
         self.assertIn("no chat template", str(error.exception))

@@ -10,10 +10,11 @@
     with tutti.chat("models/Qwen3-0.6B") as chat:
         print(chat.say("What is a pipeline bubble?")["message"]["content"])
 
-A keyword is an option of the command: `seq_len=8192` is `--seq-len 8192`, `True` is a flag, a list or another iterable
-repeats the option, and a dict gives KEY=VALUE. Errors are exceptions with the program's message and exit code (docs/config.md). In a
-notebook a result shows the text, and where there is one the picture, that the command makes. The module needs the
-standard library alone. There is no binding: the program of the same wheel runs, or the one that TUTTI_PROGRAM names.
+A keyword is an option of the command: `seq_len=8192` is `--seq-len 8192`, `True` is a flag, a list or another
+iterable repeats the option, and a dict gives KEY=VALUE. Errors are exceptions with the program's message and exit
+code (docs/config.md). In a notebook a result shows the text, and where there is one the picture, that the command
+makes. The module needs the standard library alone. There is no binding: the program of the same wheel runs, or the
+one that TUTTI_PROGRAM names.
 """
 
 from .calls import DataError, Error, Result, RunError, UsageError, call, program

@@ -164,7 +164,7 @@ TEST_F(ChatTest, TheTemplateIsTheOneOfTheModelsFiles) {
         const Ran ran = chat("Hi", {hf, "--max-tokens", "1", "--json"});
         return ran.code == 0 ? documents(ran.out).at(0)["prompt_tokens"].get<int>() : -ran.code;
     };
-    EXPECT_EQ(prompt_tokens(), -2);
+    EXPECT_EQ(prompt_tokens(), -3);
     write("tokenizer_config.json",
           R"({"chat_template": [{"name": "tools", "template": "x"}, {"name": "default", "template": "four"}]})");
     EXPECT_EQ(prompt_tokens(), 4);

@@ -1036,7 +1036,7 @@ TEST(Train, TrainsGeneratesReports) {
     EXPECT_TRUE(contains(ids_alone.err, "generation_config.json: not applied: repetition_penalty = 1.5\n"))
         << ids_alone.err;
     const Ran no_tokenizer = tutti({"generate", dir / "hf", "--prompt", "God "});
-    EXPECT_EQ(no_tokenizer.code, 2);
+    EXPECT_EQ(no_tokenizer.code, 3);
     EXPECT_TRUE(contains(no_tokenizer.err, "--prompt-ids")) << no_tokenizer.err;
 }
 

@@ -69,7 +69,7 @@ TEST_F(ConvertTest, ARunGoesOnWithItsCopyOfATokenizerThatIsGone) {
     for (const char* run : {"run", "other"}) train(options(run, set, 2));
     train(options("other", set, 4));
     fs::remove(path("ids.json"));
-    EXPECT_THROW(train(options("new", set, 2)), UsageError);
+    EXPECT_THROW(train(options("new", set, 2)), DataError);
     std::ostringstream console;
     TrainOptions again = options("run", set, 4);
     again.console = &console;
