@@ -156,6 +156,10 @@ void leave(const StopSignals& signals, const data::TokenWriter& writer, const Io
     _exit(exit_codes::kPreempted);
 }
 
+void check_field(const std::string& field, bool jsonl) {
+    check<UsageError>(jsonl || field == "text", "--field ", field, ": names a field of JSONL, and no file is JSONL");
+}
+
 int tokenize(const TokenizeArguments& a, const Io& io) {
     std::vector<std::string> files;
     for (const std::string& word : a.files)
@@ -177,6 +181,7 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
     warn_of_threads(io, a.threads);
     check<UsageError>(encoding.separator.empty() || encoding.format == "text",
                       "--separator is for text; the records of JSONL are its lines");
+    check_field(a.field, encoding.format == "jsonl");
 
     data::TokenWriter writer(a.format, a.out, std::max<int64_t>(tokenizer->vocab(), encoding.eod.value_or(0) + 1));
     const StopSignals signals([](int) {}, [&] { leave(signals, writer, io); });
@@ -244,10 +249,12 @@ int train_tokenizer(const TrainTokenizerArguments& a, const Io& io) {
                       ": data.tokenizer knows such a file by .json at the end of its name; give it a name like ", a.out,
                       ".json");
     warn_of_threads(io, a.threads);
+    const auto is_jsonl = [](const std::string& path) { return data::is_jsonl({path}, "auto"); };
+    check_field(a.field, std::ranges::any_of(a.files, is_jsonl));
     std::vector<MappedFile> files;
     std::vector<std::string> decoded;
     for (const std::string& path : a.files) {
-        const bool jsonl = data::is_jsonl({path}, "auto");
+        const bool jsonl = is_jsonl(path);
         if (!jsonl) data::check_is_text(path);
         const MappedFile& file = files.emplace_back(path);
         if (!jsonl && data::compression_of(file.text()).empty()) continue;

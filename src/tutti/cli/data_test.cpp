@@ -175,6 +175,7 @@ TEST_F(DataCommand, WhatCannotBeIsRefused) {
               2);
     EXPECT_EQ(run_data({"tokenize", text, "--out", path("x"), "--format", "arrow"}), 2);
     EXPECT_EQ(run_data({"tokenize", records, "--out", path("x"), "--separator", "x"}), 2);
+    EXPECT_EQ(run_data({"tokenize", text, "--out", path("x"), "--field", "body"}), 2);
     EXPECT_EQ(run_data({"tokenize", records, "--out", path("x")}), 3);
     EXPECT_TRUE(says("bad.jsonl:2: \"text\" must be a text")) << err;
     EXPECT_EQ(run_data({"tokenize", path("missing.txt"), "--out", path("x"), "--json"}), 3);

@@ -103,9 +103,9 @@ TEST(DataSet, UsageErrors) {
     }
     auto tokenizer = of({path});
     tokenizer.tokenizer = "tokenizer.json";
-    EXPECT_EQ(missing("\"tokenizer.json\": there is no such file",
-                      message_of<DataError>([&] { open(tokenizer, 256, 2); })),
-              "");
+    EXPECT_EQ(
+        missing("\"tokenizer.json\": there is no such file", message_of<DataError>([&] { open(tokenizer, 256, 2); })),
+        "");
 
     // Token files too: ids that the tokenizer makes from a prompt must be rows of the embedding.
     auto of_more = of({folder.write("more.bin", "abcdefghij")});
