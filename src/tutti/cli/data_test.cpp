@@ -80,15 +80,15 @@ TEST_F(DataCommand, ATokenizerIsLearntFromTheTextsOfRecords) {
         text += line + '\n';
         records += Json{{"id", i}, {"body", line + '\n'}}.dump() + '\n';
     }
-    const auto learnt = [&](const std::string& file) {
-        EXPECT_EQ(run_data({"train-tokenizer", file, "--vocab", "290", "--field", "body", "--out", path("t.json")}), 0)
+    const auto learnt = [&](const std::string& file, const std::string& field) {
+        EXPECT_EQ(run_data({"train-tokenizer", file, "--vocab", "290", "--field", field, "--out", path("t.json")}), 0)
             << err;
         return read_file(path("t.json"));
     };
-    const std::string of_text = learnt(write("t.txt", text));
-    EXPECT_EQ(learnt(write("r.jsonl", records)), of_text);
-    EXPECT_EQ(learnt(write("t.txt.gz", gzipped(text))), of_text);
-    EXPECT_EQ(learnt(write("r.jsonl.gz", gzipped(records))), of_text);
+    const std::string of_text = learnt(write("t.txt", text), "text");
+    EXPECT_EQ(learnt(write("r.jsonl", records), "body"), of_text);
+    EXPECT_EQ(learnt(write("t.txt.gz", gzipped(text)), "text"), of_text);
+    EXPECT_EQ(learnt(write("r.jsonl.gz", gzipped(records)), "body"), of_text);
     EXPECT_EQ(run_data({"train-tokenizer", path("r.jsonl"), "--out", path("t.json")}), 3);
     EXPECT_TRUE(says("r.jsonl:1: a record needs the field \"text\"")) << err;
 }
