@@ -141,10 +141,12 @@ int verify(const VerifyArguments& arguments, const Io& io) {
 
 Command verify_command(Arguments& all, const Io& io) {
     auto& a = all.add<VerifyArguments>();
-    const Options options = {
-        {"--steps", "N", "3", "steps of both runs", &a.steps, Between{1, 0x1p40}},
-        {"--blame", "", "", "find, on one rank, the first tensor whose rounding moves the loss", &a.blame},
-        force_option(a.force)};
+    const Options options = {{"--steps", "N", "3", "steps of both runs", &a.steps, Between{1, 0x1p40}},
+                             {.name = "--blame",
+                              .help = "find, on one rank, the first tensor whose rounding moves the loss",
+                              .target = &a.blame,
+                              .without = {"--ranks"}},
+                             force_option(a.force)};
     return command_of("verify", "check that a layout gives the same run as one rank: loss, gradients, weights", a, io,
                       verify, joined_options({run_options(a, "TOML file, as for train"), {stage_option(a)}, options}),
                       "Exit code 0: the same within rounding; 1: different.\n\n"
