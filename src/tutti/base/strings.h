@@ -34,6 +34,10 @@ inline std::vector<std::string_view> different_elements(std::string_view option,
     return elements;
 }
 
+// Whether a path begins with the ~ of the home directory, which a shell expands at the begin of a word, outside of
+// quotes, and nothing else does: as it stands it names a directory of the working directory.
+constexpr bool begins_at_home(std::string_view path) { return path == "~" || path.starts_with("~/"); }
+
 // `text` without `blanks` at both ends; points into `text`.
 constexpr std::string_view trimmed(std::string_view text, std::string_view blanks = " \t") {
     const size_t first = std::min(text.find_first_not_of(blanks), text.size());

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
 
 #include "tutti/base/error.h"
@@ -58,10 +59,15 @@ TEST(CommandLine, UnknownOptionNamesTheNearest) {
     EXPECT_TRUE(contains(without_config.err, "unknown option --rnaks of")) << without_config.err;
 }
 
+// Whether the option names files or directories, and what the table says of them.
+const Suggestions* path_of(const Option& option) {
+    const auto* known = std::get_if<Suggestions>(&option.rule);
+    return known != nullptr && known->files ? known : nullptr;
+}
+
 // Values that an option takes; files have names of their own.
 std::string value_for(const Option& option) {
-    if (const auto* known = std::get_if<Suggestions>(&option.rule); known != nullptr && known->files)
-        return "of" + option.name.substr(0, option.name.find(','));
+    if (path_of(option) != nullptr) return "of" + option.name.substr(0, option.name.find(','));
     if (const auto* range = std::get_if<Between>(&option.rule)) return concat(range->low);
     if (const auto* choices = std::get_if<Choices>(&option.rule)) return choices->front();
     return "1";
@@ -219,21 +225,23 @@ TEST(CommandLine, NumbersAreDecimal) {
     EXPECT_EQ(*std::get<std::optional<int64_t>*>(largest->target), 10000);
 }
 
-void refuse_empty_values(const Command& command, std::vector<std::string> words, int& tried) {
+// Gives `value` to every option that takes it, alone.
+void refuse_value(const Command& command, std::vector<std::string> words, const std::string& value,
+                  const std::function<bool(const Option&)>& takes, const std::string& problem, int& tried) {
     for (const Command& below : command.commands) {
         words.push_back(below.name);
-        refuse_empty_values(below, words, tried);
+        refuse_value(below, words, value, takes, problem, tried);
         words.pop_back();
     }
     for (const Option& option : command.options) {
-        if (std::holds_alternative<bool*>(option.target)) continue;
+        if (!takes(option)) continue;
         const std::string name = option.name.substr(0, option.name.find(','));
         std::vector<std::string> line = words;
         if (name.starts_with('-')) line.push_back(name);
-        line.emplace_back();
+        line.push_back(value);
         const Ran r = tutti(line);
         EXPECT_EQ(r.code, 2) << testing::PrintToString(line);
-        EXPECT_TRUE(contains(r.err, ": required a value, got an empty text")) << r.err;
+        EXPECT_TRUE(contains(r.err, problem)) << testing::PrintToString(line) << r.err;
         ++tried;
     }
 }
@@ -244,8 +252,22 @@ TEST(CommandLine, EmptyValuesAreRefused) {
     std::ostringstream out, err;
     const Io io{out, err};
     int tried = 0;
-    refuse_empty_values(program(arguments, io), {}, tried);
+    const auto takes = [](const Option& option) { return !std::holds_alternative<bool*>(option.target); };
+    refuse_value(program(arguments, io), {}, "", takes, ": required a value, got an empty text", tried);
     EXPECT_GT(tried, 200);
+}
+
+// --out=~/run makes no directory of the name ~.
+TEST(CommandLine, ATildeThatNoShellExpandedIsRefused) {
+    Arguments arguments;
+    std::ostringstream out, err;
+    const Io io{out, err};
+    int tried = 0;
+    for (const char* path : {"~", "~/run"})
+        refuse_value(
+            program(arguments, io), {}, path, [](const Option& option) { return path_of(option) != nullptr; },
+            concat("write $HOME, or ./~ for a directory of this name, got ", path), tried);
+    EXPECT_GT(tried, 100);
 }
 
 void refuse_one_file(const Command& command, std::vector<std::string> words, const std::string& file, int& tried) {
@@ -254,10 +276,6 @@ void refuse_one_file(const Command& command, std::vector<std::string> words, con
         refuse_one_file(below, words, file, tried);
         words.pop_back();
     }
-    const auto path_of = [](const Option& option) {
-        const auto* known = std::get_if<Suggestions>(&option.rule);
-        return known != nullptr && known->files ? known : nullptr;
-    };
     const auto add = [](std::vector<std::string>& line, const Option& option, const std::string& value) {
         const std::string name = option.name.substr(0, option.name.find(','));
         if (name.starts_with('-')) line.push_back(name);

@@ -6,6 +6,7 @@
 
 #include "tutti/base/digits.h"
 #include "tutti/base/error.h"
+#include "tutti/base/strings.h"
 #include "tutti/base/units.h"
 #include "tutti/spec/nearest.h"
 
@@ -34,6 +35,17 @@ CLI::Validator not_empty() {
         return text.empty() ? std::string("required a value, got an empty text") : "";
     };
     return {problem, "", "not_empty"};
+}
+
+CLI::Validator expanded() {
+    const auto problem = [](const std::string& path) {
+        return !begins_at_home(path) ? std::string()
+                                     : concat(
+                                           "a shell expands ~ at the begin of a word and outside of quotes alone; "
+                                           "write $HOME, or ./~ for a directory of this name, got ",
+                                           path);
+    };
+    return {problem, "", "expanded"};
 }
 
 CLI::Validator one_of(const Choices& choices) {
@@ -89,6 +101,8 @@ void add_option(CLI::App& command, const Option& option) {
     if (std::holds_alternative<std::vector<std::string>*>(option.target) && !by_place) added->allow_extra_args(false);
 
     if (const auto* choices = std::get_if<Choices>(&option.rule)) added->check(one_of(*choices));
+    if (const auto* known = std::get_if<Suggestions>(&option.rule); known != nullptr && known->files)
+        added->check(expanded());
     if (std::holds_alternative<ByteCount>(option.rule)) added->transform(byte_count());
     if (const auto* range = std::get_if<Between>(&option.rule)) {
         const bool whole = !std::holds_alternative<double*>(option.target);

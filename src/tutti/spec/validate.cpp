@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tutti/base/strings.h"
 #include "tutti/schedule/generators.h"
 #include "tutti/spec/devices.h"
 #include "tutti/spec/families.h"
@@ -388,6 +389,14 @@ void check_checkpoint(const RunSpec& run, Problems& problems) {
             ": must be at most every = ", c.every, ": copies in memory save the steps between checkpoints");
 }
 
+// Directories that the run makes.
+void check_directories(const RunSpec& run, Problems& problems) {
+    for (const auto& [key, path] :
+         {std::pair("[checkpoint] dir", &run.checkpoint.dir), {"[offload] dir", &run.offload.dir}})
+        require(problems, !begins_at_home(*path), key, " = ", toml_text(*path),
+                ": ~ is not expanded; write the path of the home directory, or ./~ for a directory of this name");
+}
+
 // Of a run without stages.
 Problems problems_of(const RunSpec& run, int ranks) {
     Problems problems = out_of_range(run);
@@ -407,6 +416,7 @@ Problems problems_of(const RunSpec& run, int ranks) {
     check_offload(run, problems);
     check_precision(run, problems);
     check_checkpoint(run, problems);
+    check_directories(run, problems);
     if (problems.empty()) problems = recipe_problems(run);
     check_gradients(run, problems);
     check_packed_weights(run, problems);

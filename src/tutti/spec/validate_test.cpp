@@ -571,6 +571,18 @@ TEST(Validate, F16NeedsMastersAndAStepThatCanBeSkipped) {
               "[parallel] schedule = \"pipedream\": [precision] loss_scale = \"dynamic\": " + reason + "auto");
 }
 
+TEST(Validate, DirectoriesOfTheRunHaveNoTilde) {
+    for (const char* section : {"checkpoint", "offload"}) {
+        const std::string key = concat(section, ".dir=");
+        EXPECT_EQ(
+            problems_of({key + "~/run"}),
+            concat("[", section, "] dir = \"~/run\": ~ is not expanded; write the path of the home directory, or ",
+                   "./~ for a directory of this name"));
+        EXPECT_EQ(problems_of({key + "./~/run"}), "");
+        EXPECT_EQ(problems_of({key + "~run"}), "");
+    }
+}
+
 TEST(Validate, ATraceBeginsInsideTheRun) {
     EXPECT_EQ(problems_of({"log.trace=true", "log.trace_first=7", "train.steps=7"}), "");
     EXPECT_EQ(problems_of({"log.trace=true", "log.trace_first=8", "train.steps=7"}),

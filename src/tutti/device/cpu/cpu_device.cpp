@@ -32,7 +32,7 @@ namespace {
 constexpr int64_t kHugePage = 2 << 20;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 // One segment per block: the address sanitizer watches each block's ends, and the thread sanitizer, which walks its
-// records of a segment that is freed, needs a tenth of a second for one of 1 GiB.
+// records of a segment that is freed, takes long over one of 1 GiB.
 constexpr int64_t kSmallSegment = 0, kSegment = 0;
 #else
 constexpr int64_t kSmallSegment = kHugePage, kSegment = int64_t{1} << 30;
