@@ -2,9 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <random>
+#include <sstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -176,6 +180,47 @@ TEST(Shape, IndexAndPrint) {
     EXPECT_EQ(concat(s), "(2, 3, 5)");
     EXPECT_THROW(s[3], Error);
     EXPECT_EQ(Shape{}.numel(), 1);
+}
+
+// Against the stream that messages were written with.
+template <class T>
+void expect_text_of_stream(const T& value) {
+    std::ostringstream stream;
+    stream << value;
+    EXPECT_EQ(concat("<", value, ">"), '<' + stream.str() + '>');
+}
+
+TEST(Error, AMessageHasTheTextsOfAStream) {
+    std::mt19937_64 random(1);
+    for (int i = 0; i < 2000; ++i) {
+        const uint64_t bits = random();
+        expect_text_of_stream(std::bit_cast<double>(bits));
+        expect_text_of_stream(std::bit_cast<float>(static_cast<uint32_t>(bits)));
+        expect_text_of_stream(std::ldexp(static_cast<double>(bits % 2000), static_cast<int>(bits % 41) - 30));
+        expect_text_of_stream(bits >> bits % 64);
+        expect_text_of_stream(static_cast<int64_t>(bits) >> bits % 64);
+        expect_text_of_stream(static_cast<int>(bits));
+        expect_text_of_stream(static_cast<int16_t>(bits));
+    }
+    for (const double x :
+         {0.0, -0.0, 1e5, 999999.5, 1e6, 1e-4, 1e-5, 0.1, 1.0 / 3, 100000.0, 1234567.0, HUGE_VAL, -HUGE_VAL})
+        expect_text_of_stream(x);
+    for (const int64_t x : {INT64_MIN, INT64_MAX, int64_t{0}}) expect_text_of_stream(x);
+    for (int c = 1; c < 128; ++c) {
+        expect_text_of_stream(static_cast<char>(c));
+        expect_text_of_stream(static_cast<unsigned char>(c));
+    }
+    enum Plain { first, second };
+    expect_text_of_stream(second);
+    expect_text_of_stream(true);
+    expect_text_of_stream(DType::bf16);
+    expect_text_of_stream(Shape{2, 3});
+    expect_text_of_stream(std::string("a\0b", 3));
+    expect_text_of_stream(std::string_view("part of it").substr(0, 4));
+    EXPECT_EQ(concat(), "");
+    EXPECT_EQ(joined(std::vector{1, 2, 3}), "1, 2, 3");
+    EXPECT_EQ(joined(std::vector<std::string>{"a", "bc"}, "-", [](const std::string& text) { return text.size(); }),
+              "1-2");
 }
 
 TEST(Error, CarriesItsExitCode) {
