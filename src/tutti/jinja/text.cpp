@@ -221,8 +221,9 @@ Text with_case(const Text& text, Letters letters) {
         const bool title = first && (letters == Letters::capitalize || letters == Letters::title);
         check<DataError>(letters != Letters::title || c.code < 0x80, "title(): a character outside of ASCII");
         const bool own = std::find(titles.begin(), titles.end(), c.code) != titles.end() || expansion_of(c.code);
-        check<DataError>(!title || !own, "capitalize() of \"", to_utf8({c}),
-                         "\", whose title case is not its upper case, is not supported");
+        if (title && own)
+            throw DataError(concat("capitalize() of \"", to_utf8({c}),
+                                   "\", whose title case is not its upper case, is not supported"));
         if (letters == Letters::upper || title)
             put_upper(result, c);
         else
