@@ -82,10 +82,11 @@ int64_t shortest_side(const Gemm& g) { return std::min({whole_rows(g), g.c.shape
 
 // Whether our own implementation computes a product, as measured with `bench/cpu_kernels.cpp gemm`
 // (bench/results/gemm_cpu_*.md):
-// - f32: oneDNN, which reaches 85 % of the peak and more, and our own where it is slow. With AVX2, and where rows of c
-//   are apart (fused projections), our own: there the order of oneDNN's sums depends on the number of rows of c, and
-//   layouts that divide the rows must have equal bits. Weight gradients are oneDNN's: microbatches divide their sums,
-//   not rows.
+// - f32 on AVX-512: oneDNN, which reaches 85 % of the peak and more, and our own where that is slow. Our own forward
+//   products of 512 rows and more are as fast on Zen 4, which leaves them to it, and faster on Intel.
+// - f32 with AVX2, and where rows of c are apart (fused projections): our own, as the order of oneDNN's sums depends on
+//   the number of rows of c there, and layouts that divide the rows must have equal bits. Weight gradients are
+//   oneDNN's: microbatches divide their sums, not rows.
 // - bf16 with AVX512_BF16: our own where every side has 512 and more, and c more rows: up to 1.3 times as fast.
 //   For smaller products packing costs too much: oneDNN.
 // - bf16 on AMX (measured on Emerald Rapids): our own, from 256 on 1.0 to 1.9 times as fast: oneDNN keeps no block of c
@@ -104,7 +105,8 @@ bool is_own(Isa isa, const Gemm& g) {
     if (g.a.dtype != DType::bf16) {
         const bool apart = g.c.stride(0) != g.c.shape[1];
         if (isa == Isa::avx2 || apart) return !g.transpose_a;
-        return shortest >= 256 && is_slow_in_onednn(g);
+        const bool forward_on_intel = isa != Isa::avx512_bf16 && g.transpose_b && whole_rows(g) >= 512;
+        return shortest >= 256 && (forward_on_intel || is_slow_in_onednn(g));
     }
     switch (isa) {
         case Isa::avx2: return true;

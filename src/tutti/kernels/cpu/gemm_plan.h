@@ -40,12 +40,10 @@ struct GemmBlocks {
     int64_t unit;  // words of a row are padded to a multiple of this
     // One multiplication: c (sum_rows, panel) in registers; with tiles, four of them, two by two.
     int64_t sum_rows, panel;
-    // A block of c, one of a and one of b share the L2: with AVX-512 alone 384 + 96 + 256 KB of 1 MB or more, where
-    // blocks of half the width take 2 % longer; with tiles 512 + 128 + 256 KB of 2 MB. A panel of b, 32 KB, and the
-    // rows of a that multiply it share the L1; with tiles, which consume panels ten times as fast, 16 KB. Where the L2
-    // gives words of b as fast as they are multiplied, a block of c and a panel of b stay there, rows of a pass
-    // through, and sums leave the registers a quarter as often: AVX512_BF16 without tiles (Zen 4, Zen 5; 192 + 256 KB),
-    // and AVX2 (48 + 64 KB), which takes a word in six cycles.
+    // With vectors, a panel of b (64 KB with AVX2, 256 KB with AVX-512) stays in the L2, which gives its words as fast
+    // as they are multiplied; so does a block of c, 48 or 192 KB, beside the next panel, and rows of a pass through.
+    // With tiles, which consume panels ten times as fast, a block of c, one of a and one of b share the L2 (512 + 128 +
+    // 256 KB of 2 MB), and a panel of b and the rows of a that multiply it the L1. Wide blocks convert a less often.
     int64_t rows, width, depth;
     // Up to these rows and bytes of a, which then share the L2 with half of the width, one block has all rows of c.
     int64_t spanned_rows, spanned_bytes;
@@ -56,17 +54,18 @@ struct GemmBlocks {
 
 consteval GemmBlocks gemm_blocks(const IsaConstants& isa, bool pairs) {
     const bool tiles = pairs && isa.tiles;
-    const int64_t rows = isa.lanes == 8 ? 48 : 192;
+    const bool wide = isa.lanes == 16 && (isa.tiles || !isa.fast_pairs);
     return {.tiles = tiles,
             .pack = pairs ? 2 : 1,
             .unit = pairs ? isa.pair_unit : 1,
             .sum_rows = tiles ? 32 : isa.sums / isa.vectors,
             .panel = tiles ? 32 : isa.vectors * isa.lanes,
-            .rows = tiles ? 256 : rows,
-            .width = tiles || (isa.lanes == 16 && !isa.fast_pairs) ? 512 : 256,
-            .depth = tiles                                              ? 256
-                     : isa.lanes == 8 || (isa.fast_pairs && !isa.tiles) ? 1024
-                                                                        : 128,
+            .rows = tiles            ? 256
+                    : isa.lanes == 8 ? 48
+                    : wide           ? 96
+                                     : 192,
+            .width = wide ? 512 : 256,
+            .depth = tiles ? 256 : 1024,
             .spanned_rows = tiles ? 512 : 0,
             .spanned_bytes = tiles ? 3 << 19 : 0,
             .columns_by_word = isa.lanes == 8 || tiles ? 0 : 1536,

@@ -27,27 +27,27 @@ Gemm product(DType type, int64_t M, int64_t N, int64_t K, bool transpose_a = fal
 
 // By hand, for 1000 x 700 x 900 with one thread, from the constants that gemm_plan.h derives from the caches.
 //
-// Floats, 16 lanes: panels of 64 columns, blocks of 192 rows and 512 columns and 128 words. Columns 704 in two parts
-// of 384, rows in six of 168: 12 blocks. In-place a. 704 x 900 words of b, 168 x 384 sums, 48 to begin at cache lines.
-// With 8 lanes: 900 words go at once, and their sums from registers to c; 1100 in two parts, whose sums wait in blocks:
-// panels of 16, 704 columns in three parts of 240; blocks of 48 rows, in 21 parts.
+// Floats: 900 words go at once, and their sums from registers to c: 704 x 900 words of b, 48 to begin at cache lines.
+// 1100 go in two parts, whose sums wait in blocks. 16 lanes: panels of 64, 704 columns in two parts of 384, rows in
+// eleven of 96. 8 lanes: panels of 16, columns in three parts of 240, rows in 21 of 48. a is in place.
 // Pairs: 450 words; tiles need whole units of 16, so 464 words, panels of 32, rows of 256, columns of 512: 704 in two
 // parts of 352, rows in four of 256. Two products of 240 words, whole units of at most 256, make the 464. a is no
 // multiple of 32 words and is converted: 256 x (240 + 16) words.
 TEST(sizes, of_a_product_by_hand) {
     const Stream stream{.threads = 1};
     const Gemm f32 = product(DType::f32, 1000, 700, 900), bf16 = product(DType::bf16, 1000, 700, 900);
-    EXPECT_EQ(own_gemm(Isa::avx512).workspace(stream, f32), 704 * 900 + 168 * 384 + 48);
-    EXPECT_EQ(own_gemm(Isa::avx2).workspace(stream, f32), 704 * 900 + 48);
-    EXPECT_EQ(own_gemm(Isa::avx2).workspace(stream, product(DType::f32, 1000, 700, 1100)), 704 * 1100 + 48 * 240 + 48);
+    const Gemm deep = product(DType::f32, 1000, 700, 1100);
+    for (const Isa isa : kIsas) EXPECT_EQ(own_gemm(isa).workspace(stream, f32), 704 * 900 + 48);
+    EXPECT_EQ(own_gemm(Isa::avx512).workspace(stream, deep), 704 * 1100 + 96 * 384 + 48);
+    EXPECT_EQ(own_gemm(Isa::avx2).workspace(stream, deep), 704 * 1100 + 48 * 240 + 48);
     EXPECT_EQ(own_gemm(Isa::amx).workspace(stream, bf16), 704 * 464 + 256 * (240 + 16) + 256 * 352 + 48);
     EXPECT_EQ(own_gemm(Isa::amx).packed_b(stream, bf16), 704 * 464);
     EXPECT_EQ(own_gemm(Isa::avx512_bf16).packed_b(stream, bf16), 704 * 450);
     EXPECT_EQ(own_gemm(Isa::avx512).packed_b(stream, bf16), 704 * 900);
 
-    // One block of rows: 132 rows, and columns in four parts of 192 for four tasks a thread. A task packs 113 words of
-    // its 192 columns at a time: 900 in eight equal parts.
-    EXPECT_EQ(own_gemm(Isa::avx512).workspace(stream, product(DType::f32, 128, 700, 900)), 192 * 113 + 132 * 192 + 48);
+    // One block of rows, and columns in four parts of 192 for four tasks a thread. A task packs 550 words of its
+    // columns at a time, half of 1100.
+    EXPECT_EQ(own_gemm(Isa::avx512).workspace(stream, product(DType::f32, 90, 700, 1100)), 192 * 550 + 90 * 192 + 48);
 
     // A cached packed b is not part of the workspace; few rows and empty products need none.
     Gemm kept = bf16;
