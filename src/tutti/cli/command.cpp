@@ -39,11 +39,9 @@ CLI::Validator not_empty() {
 
 CLI::Validator expanded() {
     const auto problem = [](const std::string& path) {
-        return !begins_at_home(path) ? std::string()
-                                     : concat(
-                                           "a shell expands ~ at the begin of a word and outside of quotes alone; "
-                                           "write $HOME, or ./~ for a directory of this name, got ",
-                                           path);
+        if (!begins_at_home(path)) return std::string();
+        return concat("a shell expands ~ at the begin of a word and outside of quotes alone; ",
+                      "write $HOME, or ./~ for a directory of this name, got ", path);
     };
     return {problem, "", "expanded"};
 }
@@ -94,11 +92,10 @@ void add_option(CLI::App& command, const Option& option) {
                 return command.add_option(option.name, *target, help);
         },
         option.target);
-    const std::string shown = option.default_text.empty() ? "" : concat(" [", option.default_text, "]");
-    added->option_text(option.value_name + shown + (option.value_name.empty() ? " " : ""));
+    added->option_text(option.value_name + shown_default(option) + (option.value_name.empty() ? " " : ""));
     added->required(option.required);
-    const bool by_place = !option.name.starts_with('-');
-    if (std::holds_alternative<std::vector<std::string>*>(option.target) && !by_place) added->allow_extra_args(false);
+    if (std::holds_alternative<std::vector<std::string>*>(option.target) && !is_positional(option))
+        added->allow_extra_args(false);
 
     if (const auto* choices = std::get_if<Choices>(&option.rule)) added->check(one_of(*choices));
     if (const auto* known = std::get_if<Suggestions>(&option.rule); known != nullptr && known->files)
@@ -111,20 +108,14 @@ void add_option(CLI::App& command, const Option& option) {
     added->transform(not_empty());  // before the checks
 }
 
-void add_command(CLI::App& parent, const Command& command, const Command*& chosen);
-
-// Adds the options and subcommands of `command`.
+// Adds the options and subcommands of `command`; parsing a command that runs sets `chosen` to it.
 void fill(CLI::App& app, const Command& command, const Command*& chosen) {
     for (const Option& option : command.options) add_option(app, option);
+    if (command.run) app.callback([&command, &chosen] { chosen = &command; });
     if (!command.footer.empty()) app.footer(command.footer);  // before subcommands, which inherit it
-    for (const Command& below : command.commands) add_command(app, below, chosen);
+    for (const Command& below : command.commands)
+        fill(*app.add_subcommand(below.name, below.description), below, chosen);
     if (!command.commands.empty()) app.require_subcommand(1);
-}
-
-void add_command(CLI::App& parent, const Command& command, const Command*& chosen) {
-    CLI::App* app = parent.add_subcommand(command.name, command.description);
-    if (command.run) app->callback([&command, &chosen] { chosen = &command; });
-    fill(*app, command, chosen);
 }
 
 const CLI::App* chosen_command(const CLI::App* app) {
@@ -148,15 +139,10 @@ std::vector<std::string> options_of(const CLI::App* command) {
 
 // The name of the option in the command line, of its several names of which `first` is the first.
 std::string name_given(const CLI::App* command, const std::string& first, const std::vector<std::string>& words) {
-    for (const CLI::Option* option : command->get_options()) {
-        std::vector<std::string> names;
-        for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-        for (const std::string& name : option->get_snames()) names.push_back("-" + name);
-        if (std::find(names.begin(), names.end(), first) == names.end()) continue;
-        for (const std::string& word : words)
-            for (const std::string& name : names)
-                if (word == name || word.starts_with(name + "=") || (name.size() == 2 && word.starts_with(name)))
-                    return name;
+    const CLI::Option* option = command->get_option_no_throw(first);
+    for (const std::string& word : words) {
+        const std::string name = word.substr(0, word.starts_with("--") ? word.find('=') : 2);
+        if (option != nullptr && name.starts_with('-') && option->check_name(name)) return name;
     }
     return first;
 }
@@ -190,7 +176,7 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error, const st
     return text;
 }
 
-std::string first_name(const std::string& names) { return names.substr(0, names.find(',')); }
+std::string first_name(const Option& option) { return names_of(option).front(); }
 
 struct File {
     std::string option, path;
@@ -202,8 +188,8 @@ std::vector<File> files_of(const CLI::App& app, const Command& command, const st
     std::vector<File> files;
     for (const Option& option : command.options)
         if (const auto* rule = std::get_if<Suggestions>(&option.rule); rule != nullptr && rule->files)
-            for (const std::string& path : app.get_option(first_name(option.name))->results())
-                files.push_back({name_given(&app, first_name(option.name), words), path, rule->written});
+            for (const std::string& path : app.get_option(first_name(option))->results())
+                files.push_back({name_given(&app, first_name(option), words), path, rule->written});
     return files;
 }
 
@@ -221,8 +207,8 @@ void check_apart(const std::vector<File>& files) {
 void check_relations(const CLI::App& app, const Command& command, const std::vector<std::string>& words) {
     const auto given = [&](const std::string& name) { return app.get_option(name)->count() > 0; };
     for (const Option& option : command.options) {
-        if (!given(first_name(option.name))) continue;
-        const std::string name = name_given(&app, first_name(option.name), words);
+        if (!given(first_name(option))) continue;
+        const std::string name = name_given(&app, first_name(option), words);
         for (const std::string& other : option.without)
             check<UsageError>(!given(other), name, " and ", name_given(&app, other, words),
                               " exclude each other; leave one of them out");
@@ -233,6 +219,19 @@ void check_relations(const CLI::App& app, const Command& command, const std::vec
 }
 
 }  // namespace
+
+std::vector<std::string> names_of(const Option& option) {
+    const auto names = split(option.name, ',');
+    return {names.begin(), names.end()};
+}
+
+bool is_positional(const Option& option) { return !option.name.starts_with('-'); }
+
+bool takes_value(const Option& option) { return !std::holds_alternative<bool*>(option.target); }
+
+std::string shown_default(const Option& option) {
+    return option.default_text.empty() ? "" : concat(" [", option.default_text, "]");
+}
 
 const Command& command_named(const Command& program, const std::vector<std::string>& words) {
     const Command* command = &program;

@@ -47,6 +47,13 @@ struct Option {
 };
 using Options = std::vector<Option>;
 
+// "--comm", "--latency" of "--comm,--latency".
+std::vector<std::string> names_of(const Option& option);
+// Whether the option has no name on the command line, only a place.
+bool is_positional(const Option& option);
+bool takes_value(const Option& option);
+std::string shown_default(const Option& option);  // " [0.8]"; "" without a default text
+
 struct Command {
     std::string name, description;
     Options options = {};

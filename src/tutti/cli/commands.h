@@ -12,9 +12,6 @@
 namespace tutti::comm {
 struct Launch;
 }
-namespace tutti::spec {
-struct RunSpec;
-}
 
 namespace tutti::cli {
 

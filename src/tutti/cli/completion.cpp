@@ -125,15 +125,6 @@ std::vector<NamedCommand> all_commands(const Command& program) {
     return all;
 }
 
-std::vector<std::string> names_of(const Option& option) {
-    const auto names = split(option.name, ',');
-    return {names.begin(), names.end()};
-}
-
-bool is_positional(const Option& option) { return !option.name.starts_with('-'); }
-
-bool takes_value(const Option& option) { return !std::holds_alternative<bool*>(option.target); }
-
 std::vector<Candidate> complete(const Command& program, std::vector<std::string> words) {
     if (words.empty()) words.emplace_back();
     std::string current = words.back(), prefix;
@@ -226,8 +217,7 @@ std::string synopsis_of(const NamedCommand& command) {
 std::string describe(const Option& option) {
     std::string tag = joined(names_of(option), ", ", is_positional(option) ? italic : bold);
     if (!option.value_name.empty()) tag += " " + italic(option.value_name);
-    const std::string shown = option.default_text.empty() ? "" : concat(" [", option.default_text, "]");
-    return tagged(tag, option.help + shown + (option.required ? " (required)" : ""));
+    return tagged(tag, option.help + shown_default(option) + (option.required ? " (required)" : ""));
 }
 
 std::string describe(const NamedCommand& command) {

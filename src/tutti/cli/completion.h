@@ -17,12 +17,6 @@ struct NamedCommand {
 // `program`, and all commands below it in the order of --help.
 std::vector<NamedCommand> all_commands(const Command& program);
 
-// "--comm", "--latency" of "--comm,--latency".
-std::vector<std::string> names_of(const Option& option);
-// Whether the option has no name on the command line, only a place.
-bool is_positional(const Option& option);
-bool takes_value(const Option& option);
-
 struct Candidate {
     std::string word, help;
 };
