@@ -3,7 +3,6 @@
 
 #include "tutti/base/build_info.h"
 #include "tutti/base/json.h"
-#include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/cli/io.h"
 #include "tutti/kernels/backends.h"
@@ -13,23 +12,12 @@ namespace tutti::cli {
 
 namespace {
 
-struct Benchmark {
-    const char* name;
-    BenchResult (*run)(Bench&);
-};
-// In the order of BenchArguments::Kind.
-const Benchmark& benchmark_of(BenchArguments::Kind kind) {
-    static constexpr Benchmark kAll[] = {
-        {"gemm", bench_gemm}, {"attention", bench_attention}, {"memory", bench_memory}, {"step", bench_step}};
-    return kAll[to_size(kind)];
-}
-
 ComputeType compute_type_of(const BenchArguments& a) {
-    return a.kind == BenchArguments::Kind::step ? spec::compute_type_of(step_run(a)) : *compute_type_from(a.dtype);
+    return a.measure == bench_step ? spec::compute_type_of(step_run(a)) : *compute_type_from(a.dtype);
 }
 
 Json document_of(const Bench& bench, const BenchResult& result) {
-    Json document = {{"bench", benchmark_of(bench.arguments.kind).name},
+    Json document = {{"bench", bench.arguments.name},
                      {"version", build_info().version},
                      {"machine", bench.device->host_readable() ? cpu_model() : bench.device->name()},
                      {"threads", bench.device->stream().threads},
@@ -65,13 +53,13 @@ int bench(const BenchArguments& arguments, const Io& io) {
     if (!arguments.model.empty()) spec::preset(arguments.model);  // reports an unknown name before a line is printed
     warn_of_threads(io, arguments.threads);
     Bench bench(arguments, io.text());
-    bench.text << "tutti bench " << benchmark_of(arguments.kind).name << ": " << bench.compute_type << ", "
-               << bench.device->name() << "\nkernels " << bench.ctx.kernels.name << ", matrix products "
+    bench.text << "tutti bench " << arguments.name << ": " << bench.compute_type << ", " << bench.device->name()
+               << "\nkernels " << bench.ctx.kernels.name << ", matrix products "
                << bench.ctx.kernels.gemm_implementations() << ", attention "
                << bench.ctx.kernels.attention_implementations() << ", " << format_bytes(bench.device->free_bytes())
                << " of memory available\n"
                << std::endl;
-    BenchResult result = benchmark_of(arguments.kind).run(bench);
+    BenchResult result = arguments.measure(bench);
     const double over = -bench.seconds_left();
     if (arguments.seconds > 0 && over > arguments.seconds)
         bench.note(result, concat("--seconds ", arguments.seconds, " is less than the fewest runs take: this took ",
@@ -89,12 +77,6 @@ void Peak::see_gemm(double flops_per_s, const std::string& shape) {
 }
 
 std::string Peak::origin() const { return gemm > device.flops_per_s ? "matrix product " + gemm_shape : device.origin; }
-
-Peak measure_peak(Bench& bench, double seconds) {
-    Peak peak;
-    peak.device = bench.device->peak(bench.compute_type, seconds);
-    return peak;
-}
 
 Json to_json(const Peak& peak) {
     return {{"peak_flops_per_s", peak.flops_per_s()},

@@ -15,9 +15,16 @@
 
 namespace tutti::cli {
 
+struct Bench;
+struct BenchResult {
+    Json summary = Json::object();
+    std::vector<Json> rows;
+    std::vector<std::string> notes;  // skipped measurements, and why
+};
+
 struct BenchArguments {
-    enum class Kind { gemm, attention, memory, step };
-    Kind kind = Kind::gemm;
+    const char* name = nullptr;  // gemm, attention, memory or step
+    BenchResult (*measure)(Bench&) = nullptr;
     std::string dtype = "bf16";
     std::string device = "auto";
     int threads = 0;              // 0: all cores that the process may use
@@ -49,12 +56,6 @@ struct BenchPipelineArguments {
     bool progress_thread = false;
 };
 int bench_pipeline(const BenchPipelineArguments& arguments, const Io& io);
-
-struct BenchResult {
-    Json summary = Json::object();
-    std::vector<Json> rows;
-    std::vector<std::string> notes;  // skipped measurements, and why
-};
 
 struct Bench {
     Bench(const BenchArguments& arguments_, std::ostream& text_);
@@ -106,7 +107,6 @@ struct Peak {
     double flops_per_s() const { return std::max(device.flops_per_s, gemm); }
     std::string origin() const;  // "vdpbf16ps zmm on registers"
 };
-Peak measure_peak(Bench& bench, double seconds);
 Json to_json(const Peak& peak);
 
 Json to_json(const Timing& timing);

@@ -301,7 +301,7 @@ void sweep_model(Sweep& sweep) {
 }  // namespace
 
 BenchResult bench_gemm(Bench& bench) {
-    Sweep sweep{bench, {}, measure_peak(bench, 0.5), {}};
+    Sweep sweep{bench, {}, Peak{bench.device->peak(bench.compute_type, 0.5)}, {}};
     bench.text << "peak: " << format_flop_rate(sweep.peak.flops_per_s()) << ", " << sweep.peak.origin() << "\n\n"
                << left("", 24) << right("M", 7) << right("N", 7) << right("K", 7) << right("TFLOP/s", 9)
                << right("of peak", 9) << "  " << left("by", 7) << timing_heading() << std::endl;
@@ -427,7 +427,7 @@ BenchResult bench_attention(Bench& bench) {
     if (!bench.arguments.tune.empty()) return tune_attention(bench);
     BenchResult result;
     const int64_t window = bench.arguments.window;
-    const Peak peak = measure_peak(bench, 0.5);
+    const Peak peak = Peak{bench.device->peak(bench.compute_type, 0.5)};
     std::vector<kernels::AttentionChoice> all = contenders(bench, result);
     bench.text << "peak: " << format_flop_rate(peak.flops_per_s()) << ", " << peak.origin()
                << "\ncausal half convention, batch 1" << (window > 0 ? concat(", window of ", window, " keys") : "")

@@ -108,58 +108,47 @@ class SleepingRank {
     Sleeping hooks_;
 };
 
-class PipelineBench {
-  public:
-    PipelineBench(comm::World& world, const BenchPipelineArguments& a, std::ostream& text)
-        : world_(world), a_(a), text_(text) {}
+Json measure(comm::World& world, const BenchPipelineArguments& a, const schedule::Kind& kind, std::ostream& text) {
+    const schedule::Schedule s = schedule_of(a, kind);
+    // The times of a rank are divided over its chunks of one copy of the model.
+    const double chunks = 1e3 * s.placement.stages / s.placement.ranks;
+    schedule::Times<double> times;
+    times.stages = {{a.forward / chunks, a.backward_input / chunks, a.backward_weight / chunks}};
+    const auto timeline = schedule::simulate(s, times);
+    SleepingRank rank(world, s, times.stages.front());
+    rank.run();  // allocates memory and makes connections
+    std::vector<double> runs;
+    for (int i = 0; i < a.repeats; ++i) runs.push_back(rank.run());
+    std::sort(runs.begin(), runs.end());
+    const double median = runs[runs.size() / 2], busy = timeline.makespan - timeline.bubble;
+    text << left(std::string(kind.name), 18) << right(format_time(timeline.makespan), 12)
+         << right(format_time(median), 12) << right(format_fixed(median / timeline.makespan, 4), 9)
+         << right(format_percent(1 - busy / median), 9) << std::endl;
+    return {{"kind", kind.name},
+            {"timeline_s", timeline.makespan},
+            {"median_s", median},
+            {"min_s", runs.front()},
+            {"max_s", runs.back()},
+            {"ratio", median / timeline.makespan},
+            {"bubble_rate", 1 - busy / median}};
+}
 
-    Json run() {
-        text_ << "tutti bench pipeline: " << a_.stages << " ranks, " << a_.microbatches << " microbatches, backend "
-              << world_.backend() << "; F, I, W of a rank's part of the model " << a_.forward << ", "
-              << a_.backward_input << ", " << a_.backward_weight << " ms\n\n"
-              << left("schedule", 18) << right("timeline", 12) << right("measured", 12) << right("ratio", 9)
-              << right("bubble", 9) << std::endl;
-        Json rows = Json::array();
-        for (const schedule::Kind& kind : schedule::kinds()) try {
-                if (a_.kind == "all" || a_.kind == kind.name) rows.push_back(measure(kind));
-            } catch (const UsageError& error) {
-                if (a_.kind != "all") throw;
-                text_ << left(std::string(kind.name), 18) << error.what() << std::endl;
-            }
-        check<UsageError>(!rows.empty(), "--kind ", a_.kind, ": there is no such schedule; try tutti schedule --help");
-        return {{"bench", "pipeline"}, {"ranks", a_.stages}, {"microbatches", a_.microbatches}, {"rows", rows}};
-    }
-
-  private:
-    Json measure(const schedule::Kind& kind) {
-        const schedule::Schedule s = schedule_of(a_, kind);
-        // The times of a rank are divided over its chunks of one copy of the model.
-        const double chunks = 1e3 * s.placement.stages / s.placement.ranks;
-        schedule::Times<double> times;
-        times.stages = {{a_.forward / chunks, a_.backward_input / chunks, a_.backward_weight / chunks}};
-        const auto timeline = schedule::simulate(s, times);
-        SleepingRank rank(world_, s, times.stages.front());
-        rank.run();  // allocates memory and makes connections
-        std::vector<double> runs;
-        for (int i = 0; i < a_.repeats; ++i) runs.push_back(rank.run());
-        std::sort(runs.begin(), runs.end());
-        const double median = runs[runs.size() / 2], busy = timeline.makespan - timeline.bubble;
-        text_ << left(std::string(kind.name), 18) << right(format_time(timeline.makespan), 12)
-              << right(format_time(median), 12) << right(format_fixed(median / timeline.makespan, 4), 9)
-              << right(format_percent(1 - busy / median), 9) << std::endl;
-        return {{"kind", kind.name},
-                {"timeline_s", timeline.makespan},
-                {"median_s", median},
-                {"min_s", runs.front()},
-                {"max_s", runs.back()},
-                {"ratio", median / timeline.makespan},
-                {"bubble_rate", 1 - busy / median}};
-    }
-
-    comm::World& world_;
-    const BenchPipelineArguments& a_;
-    std::ostream& text_;
-};
+Json measure_all(comm::World& world, const BenchPipelineArguments& a, std::ostream& text) {
+    text << "tutti bench pipeline: " << a.stages << " ranks, " << a.microbatches << " microbatches, backend "
+         << world.backend() << "; F, I, W of a rank's part of the model " << a.forward << ", " << a.backward_input
+         << ", " << a.backward_weight << " ms\n\n"
+         << left("schedule", 18) << right("timeline", 12) << right("measured", 12) << right("ratio", 9)
+         << right("bubble", 9) << std::endl;
+    Json rows = Json::array();
+    for (const schedule::Kind& kind : schedule::kinds()) try {
+            if (a.kind == "all" || a.kind == kind.name) rows.push_back(measure(world, a, kind, text));
+        } catch (const UsageError& error) {
+            if (a.kind != "all") throw;
+            text << left(std::string(kind.name), 18) << error.what() << std::endl;
+        }
+    check<UsageError>(!rows.empty(), "--kind ", a.kind, ": there is no such schedule; try tutti schedule --help");
+    return {{"bench", "pipeline"}, {"ranks", a.stages}, {"microbatches", a.microbatches}, {"rows", rows}};
+}
 
 }  // namespace
 
@@ -169,7 +158,7 @@ int bench_pipeline(const BenchPipelineArguments& arguments, const Io& io) {
     if (launch.size > 1) a.stages = launch.size;
     comm::run(launch, a.stages, {.timeout_s = 60, .progress_thread = a.progress_thread}, [&](comm::World& world) {
         std::ostream silent(nullptr);
-        const Json document = PipelineBench(world, a, world.rank() == 0 ? io.text() : silent).run();
+        const Json document = measure_all(world, a, world.rank() == 0 ? io.text() : silent);
         if (world.rank() == 0) io.print(document);
     });
     return 0;

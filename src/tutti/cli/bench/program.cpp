@@ -76,81 +76,78 @@ Command bench_pipeline_command(Arguments& all, const Io& io) {
 
 Command bench_command(Arguments& all, const Io& io) {
     auto& a = all.add<BenchArguments>();
-    using Kind = BenchArguments::Kind;
-    const auto of_kind = [&a, &io](const char* name, const char* description, Kind kind, const Options& more,
-                                   const char* footer) {
-        const bool makes_products = kind == Kind::gemm || kind == Kind::step;
+    const auto benchmark = [&a, &io](const char* name, const char* description, BenchResult (*measure)(Bench&),
+                                     const Options& more, const char* footer) {
+        const bool makes_products = measure == bench_gemm || measure == bench_step;
         Choices types = {"bf16", "f16", "f32"};
         if (makes_products) types.emplace_back("tf32");
         const Option dtype = {"--dtype", "TYPE",
                               "",        makes_products ? "[bf16], f16, f32, or tf32 on a GPU" : "[bf16], f16 or f32",
                               &a.dtype,  types};
-        Command command =
-            command_of(name, description, a, io, bench,
-                       {dtype, device_option(a.device), threads_option(a.threads), seconds_option(a.seconds)}, footer);
-        command.options = joined_options({command.options, more});
-        command.run = [&a, &io, kind] {
-            a.kind = kind;
-            return bench(a, io);
-        };
-        return command;
+        const Options shared = {dtype, device_option(a.device), threads_option(a.threads), seconds_option(a.seconds)};
+        return Command{name, description, joined_options({shared, more}), footer, [&a, &io, name, measure] {
+                           a.name = name;
+                           a.measure = measure;
+                           return bench(a, io);
+                       }};
     };
-    return {.name = "bench",
-            .description = "measure the machine's limits, and how near Tutti comes to them",
-            .footer =
-                "Examples:\n"
-                "  tutti bench memory\n"
-                "  tutti bench gemm --dtype f32 --seconds 60\n"
-                "  tutti bench step --model llama-20m",
-            .commands = {
-                of_kind("gemm", "matrix products from N = 512 on, relative to the peak", Kind::gemm,
-                        joined_options(
-                            {{{"--model", "PRESET", "", "also measure the products of a preset such as gpt2-124m",
-                               &a.model, Suggestions{spec::preset_names()}},
-                              {"--sizes", "MxKxN,...", "", "products (M, K) x (K, N) in place of the sweep", &a.sizes}},
-                             without({"--model", "--device", "--threads", "--seconds"},
-                                     {{"--cluster,--for", "NAME|FILE", "", "predict for this machine; measure nothing",
-                                       &a.cluster, Suggestions{hardware::cluster_names(), true}}}),
-                             beside({"--cluster"}, {set_cluster_option(a.set_cluster)})}),
-                        "Examples:\n"
-                        "  tutti bench gemm --model llama-110m\n"
-                        "  tutti bench gemm --sizes 256x4096x4096\n"
-                        "  tutti bench gemm --cluster h100"),
-                of_kind("attention", "causal attention of 1024 to 16384 tokens", Kind::attention,
-                        {{"--window", "N", "0", "keys of a sliding window; 0: no window", &a.window,
-                          Between{0, int64_t{1} << 31}},
-                         {"--by", "KERNELS", "", "kernels of a GPU to time, repeatable [own, and cudnn where it is]",
-                          &a.by, Choices{"own", "cudnn", "tensor", "plain"}},
-                         {"--tune", "FILE", "", "write times of the attention of a step, for train.attention_tuning",
-                          &a.tune, kOutput},
-                         {"--model",
-                          "PRESET",
-                          "",
-                          "with --tune: model [llama-tiny]",
-                          &a.model,
-                          Suggestions{spec::preset_names()},
-                          {"--tune"}},
-                         set_option(a.set, "with --tune: set a key of the config; repeatable")},
-                        "Examples:\n"
-                        "  tutti bench attention --seconds 60\n"
-                        "  tutti bench attention --window 1024\n"
-                        "  tutti bench attention --tune attention.json --model llama3.2-1b --set train.seq_len=4096"),
-                of_kind("memory", "memory bandwidth, and the share that kernels reach", Kind::memory, {},
-                        "Example:\n  tutti bench memory --threads 1"),
-                of_kind("step", "a training step and its MFU", Kind::step,
-                        {{"--model", "PRESET", "", "model [llama-tiny]", &a.model, Suggestions{spec::preset_names()}},
-                         set_option(a.set, "set a key of the config; repeatable"),
-                         {"--kernels", "", "", "also show the time of each kernel beside its lower bound", &a.kernels},
-                         {"--tune", "FILE", "", "write the fastest cuBLASLt algorithms, for train.gemm_tuning", &a.tune,
-                          kOutput}},
-                        "Examples:\n"
-                        "  tutti bench step --model llama-5m --kernels\n"
-                        "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --set train.micro_batch=4\n"
-                        "  tutti bench step --model mlp-8192 --set model.width=2048 --dtype f32\n"
-                        "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --tune products.json\n"
-                        "  tutti bench step --model llama3.2-1b --set parallel.tp=2 --tune products.json"),
-                of_ranks(bench_comm_command(all, io)), of_ranks(bench_pipeline_command(all, io)),
-                calibrate_command(all, io)}};
+    return {
+        .name = "bench",
+        .description = "measure the machine's limits, and how near Tutti comes to them",
+        .footer =
+            "Examples:\n"
+            "  tutti bench memory\n"
+            "  tutti bench gemm --dtype f32 --seconds 60\n"
+            "  tutti bench step --model llama-20m",
+        .commands = {
+            benchmark("gemm", "matrix products from N = 512 on, relative to the peak", bench_gemm,
+                      joined_options(
+                          {{{"--model", "PRESET", "", "also measure the products of a preset such as gpt2-124m",
+                             &a.model, Suggestions{spec::preset_names()}},
+                            {"--sizes", "MxKxN,...", "", "products (M, K) x (K, N) in place of the sweep", &a.sizes}},
+                           without({"--model", "--device", "--threads", "--seconds"},
+                                   {{"--cluster,--for", "NAME|FILE", "", "predict for this machine; measure nothing",
+                                     &a.cluster, Suggestions{hardware::cluster_names(), true}}}),
+                           beside({"--cluster"}, {set_cluster_option(a.set_cluster)})}),
+                      "Examples:\n"
+                      "  tutti bench gemm --model llama-110m\n"
+                      "  tutti bench gemm --sizes 256x4096x4096\n"
+                      "  tutti bench gemm --cluster h100"),
+            benchmark("attention", "causal attention of 1024 to 16384 tokens", bench_attention,
+                      {{"--window", "N", "0", "keys of a sliding window; 0: no window", &a.window,
+                        Between{0, int64_t{1} << 31}},
+                       {"--by", "KERNELS", "", "kernels of a GPU to time, repeatable [own, and cudnn where it is]",
+                        &a.by, Choices{"own", "cudnn", "tensor", "plain"}},
+                       {"--tune", "FILE", "", "write times of the attention of a step, for train.attention_tuning",
+                        &a.tune, kOutput},
+                       {"--model",
+                        "PRESET",
+                        "",
+                        "with --tune: model [llama-tiny]",
+                        &a.model,
+                        Suggestions{spec::preset_names()},
+                        {"--tune"}},
+                       set_option(a.set, "with --tune: set a key of the config; repeatable")},
+                      "Examples:\n"
+                      "  tutti bench attention --seconds 60\n"
+                      "  tutti bench attention --window 1024\n"
+                      "  tutti bench attention --tune attention.json --model llama3.2-1b --set train.seq_len=4096"),
+            benchmark("memory", "memory bandwidth, and the share that kernels reach", bench_memory, {},
+                      "Example:\n  tutti bench memory --threads 1"),
+            benchmark("step", "a training step and its MFU", bench_step,
+                      {{"--model", "PRESET", "", "model [llama-tiny]", &a.model, Suggestions{spec::preset_names()}},
+                       set_option(a.set, "set a key of the config; repeatable"),
+                       {"--kernels", "", "", "also show the time of each kernel beside its lower bound", &a.kernels},
+                       {"--tune", "FILE", "", "write the fastest cuBLASLt algorithms, for train.gemm_tuning", &a.tune,
+                        kOutput}},
+                      "Examples:\n"
+                      "  tutti bench step --model llama-5m --kernels\n"
+                      "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --set train.micro_batch=4\n"
+                      "  tutti bench step --model mlp-8192 --set model.width=2048 --dtype f32\n"
+                      "  tutti bench step --model gpt2-124m --set train.seq_len=1024 --tune products.json\n"
+                      "  tutti bench step --model llama3.2-1b --set parallel.tp=2 --tune products.json"),
+            of_ranks(bench_comm_command(all, io)), of_ranks(bench_pipeline_command(all, io)),
+            calibrate_command(all, io)}};
 }
 
 }  // namespace tutti::cli

@@ -103,8 +103,8 @@ StepMeasurement measure_steps(const spec::RunSpec& run, double seconds, const Be
 // Measures the device's peak and a few products, larger ones where they are fast. Called before and after the steps,
 // because the speed of a shared machine varies.
 void see_peak(Bench& bench, Peak& peak) {
-    const Peak now = measure_peak(bench, 0.3);
-    if (now.device.flops_per_s > peak.device.flops_per_s) peak.device = now.device;
+    const ArithmeticPeak now = bench.device->peak(bench.compute_type, 0.3);
+    if (now.flops_per_s > peak.device.flops_per_s) peak.device = now;
     constexpr double kNoTime = 5e-3;
     double last = 0;
     for (int64_t n = 1024; n <= 2048 || (n <= 16384 && last < kNoTime); n *= 2) {
