@@ -26,8 +26,6 @@ struct ChatArguments : TextModelArguments {
     int64_t context = 4096;                 // tokens of the longest conversation
 };
 
-using Tokens = std::vector<int32_t>;
-
 // The lines of standard input. On a terminal, Ctrl-C does not end the program while this object lives.
 class Lines {
   public:
@@ -171,6 +169,7 @@ class Chat {
     }
 
     void answer(const std::string& question) {
+        const Json before = messages_;
         messages_.push_back({{"role", "user"}, {"content", question}});
         try {
             generate_answer();
@@ -180,9 +179,7 @@ class Chat {
             const bool of_template = dynamic_cast<const DataError*>(&error) || dynamic_cast<const UsageError*>(&error);
             if (!(lines_.terminal() || io_.json) || !of_template) throw;
             if (exit_code_ == 0 && !lines_.terminal()) exit_code_ = error.exit_code();
-            Json shorter = Json::array();
-            for (size_t i = 0; i + 1 < messages_.size(); ++i) shorter.push_back(messages_[i]);
-            messages_ = shorter;
+            messages_ = before;
             if (!first_) return;
             io_.err << "tutti: " << error.what() << std::endl;
             io_.print({{"question", question}, {"error", error.what()}, {"exit_code", error.exit_code()}});
@@ -195,7 +192,7 @@ class Chat {
         } catch (const DataError& error) {
             throw DataError(concat("the message ", error.what(), "; `iconv -t UTF-8` converts a text of a file"));
         }
-        const Tokens prompt = model_.tokenizer->encode(template_.render(messages_, variables_).text);
+        const Ids prompt = model_.tokenizer->encode(template_.render(messages_, variables_).text);
         infer::SamplingOptions sampling = model_.sampling;
         check<DataError>(!prompt.empty(), template_.path(),
                          ": required: a text of at least one token, but this conversation renders as an empty one");
@@ -208,7 +205,7 @@ class Chat {
         sampling.seed += static_cast<uint64_t>(answers_++);
 
         std::string text;
-        Tokens tokens;
+        Ids tokens;
         StopText stop(arguments_.stop);
         Utf8Stream stream;
         const auto show = [&](const std::string& piece) {

@@ -18,8 +18,6 @@ namespace tutti::cli {
 
 namespace {
 
-using Ids = std::vector<int32_t>;
-
 std::vector<std::string> read_lines(const std::string& path) {
     const std::string text = read_file(path);
     std::istringstream file{std::string(data::without_byte_order_mark(text))};
@@ -65,8 +63,7 @@ class ContinuationWriter {
     void show() {
         while (out_ && current_ < texts_.size()) {
             Continuation& text = texts_[current_];
-            if (shown_ == 0 && !begun_) *out_ << (current_ > 0 ? "---\n" : "") << text.prompt;
-            begun_ = true;
+            if (!std::exchange(begun_, true)) *out_ << (current_ > 0 ? "---\n" : "") << text.prompt;
             *out_ << text.text.substr(shown_) << std::flush;
             shown_ = text.text.size();
             if (!text.ended) return;

@@ -12,6 +12,8 @@
 
 namespace tutti::cli {
 
+namespace fs = std::filesystem;
+
 void Io::print(const Json& document) const {
     if (json) out << document.dump(2, Json::InvalidUtf8::replace) << std::endl;
 }
@@ -32,14 +34,12 @@ namespace {
 }  // namespace
 
 bool are_one_file(const std::string& a, const std::string& b) {
-    namespace fs = std::filesystem;
     std::error_code problem;
     if (fs::exists(a, problem)) return fs::is_regular_file(a, problem) && fs::equivalent(a, b, problem);
     return fs::weakly_canonical(a, problem) == fs::weakly_canonical(b, problem);
 }
 
 void check_place(const std::string& option, const std::string& path) {
-    namespace fs = std::filesystem;
     std::error_code problem;
     if (fs::is_directory(path, problem)) throw_unwritable(option, path, std::strerror(EISDIR));
     const bool whole = !fs::exists(path, problem) || fs::is_regular_file(path, problem);
@@ -50,7 +50,6 @@ void check_place(const std::string& option, const std::string& path) {
 }
 
 void write_file(const std::string& option, const std::string& path, const std::string& text) {
-    namespace fs = std::filesystem;
     std::error_code problem;
     const bool there = fs::exists(path, problem);
     const bool whole = !there || fs::is_regular_file(path, problem);  // a pipe or a device is written as it is

@@ -38,9 +38,9 @@ struct PlanArguments : ForecastArguments {
     std::vector<std::string> data;  // of the emitted config
     std::string emit, html, svg;    // files; "": none
     std::string emit_for;           // a trainer (peers/peers.h); "": this one
-    std::vector<std::string> from = std::vector<std::string>(peers::names().size());  // by Peer: a file whose
-                                                                                      // run is planned; "": none
-    std::string why_not;                                                              // a layout in words; "": none
+    // By Peer: a file whose run is planned; "": none.
+    std::vector<std::string> from = std::vector<std::string>(peers::names().size());
+    std::string why_not;  // a layout in words; "": none
     bool explain = false;
     bool scaling = false;    // show the best layout at 8 to 65,536 devices instead
     bool tables = false;     // show a course's tables instead
@@ -155,9 +155,8 @@ int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> 
     planner::Request held = request;
     if (!a.why_not.empty()) hold(held.limits, a.why_not);
     const std::optional<peers::Peer> peer = peer_of(a);
-    const bool has_layout = !a.config.empty() || peer;
     std::optional<spec::RunSpec> mine;
-    if (has_layout) {
+    if (!a.config.empty() || peer) {
         mine = request.run;
         spec::validate(*mine, request.gpus);
         simulate::check_machine(*mine, request.cluster);
@@ -175,16 +174,14 @@ int plan_layouts(const PlanArguments& a, const Io& io, std::vector<std::string> 
         document["recipe"] = planner::to_json(recipe);
     }
     const planner::Finalist& best = plan.finalists.chosen.front();
-    if (mine || !a.why_not.empty()) {
-        if (mine) {
-            const double ours = compare_layout(a, "your layout", "mine", request, *mine, best, io, document);
-            if (const auto theirs = peer ? planner::memory_of(*peer, request, *mine) : std::nullopt) {
-                text << planner::render(*theirs, ours);
-                document["mine"]["peer_memory"] = planner::to_json(*theirs, ours);
-            }
+    if (mine) {
+        const double ours = compare_layout(a, "your layout", "mine", request, *mine, best, io, document);
+        if (const auto theirs = peer ? planner::memory_of(*peer, request, *mine) : std::nullopt) {
+            text << planner::render(*theirs, ours);
+            document["mine"]["peer_memory"] = planner::to_json(*theirs, ours);
         }
-        if (!a.why_not.empty()) why_not(a, request, held, best, io, document);
     }
+    if (!a.why_not.empty()) why_not(a, request, held, best, io, document);
     if (!a.emit.empty()) {
         const std::string config = a.emit_for.empty() ? planner::to_config(plan, best)
                                                       : peers::emit(peers::named(a.emit_for), best.run, request.gpus);

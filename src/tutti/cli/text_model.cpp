@@ -9,23 +9,6 @@
 
 namespace tutti::cli {
 
-namespace {
-
-using Ids = std::vector<int32_t>;
-
-// The ids that end a text: those in the model's files, those of the tokenizer, and the end-of-document token of
-// training.
-Ids stop_tokens(const TextModelArguments& a, const infer::StoredModel& stored, const text::Tokenizer* tokenizer) {
-    Ids ids;
-    if (!a.stop_ids.empty()) ids = parse_ids("--stop-ids", a.stop_ids);
-    if (a.ignore_eos) return ids;
-    const Ids stop = stored.special_ids(tokenizer).stop;
-    ids.insert(ids.end(), stop.begin(), stop.end());
-    return ids;
-}
-
-}  // namespace
-
 Options model_options(TextModelArguments& a, const Options& own) {
     constexpr double kMany = int64_t{1} << 40;
     const Option model = required(
@@ -100,18 +83,20 @@ TextModel load_text_model(const TextModelArguments& a, int64_t longest, bool nee
                       .top_k = a.top_k,
                       .top_p = a.top_p,
                       .seed = a.seed,
-                      .max_positions = model.loaded.max_positions,
-                      .stop_tokens = stop_tokens(a, stored, model.tokenizer.get())};
+                      .max_positions = model.loaded.max_positions};
+    Ids& stop_tokens = model.sampling.stop_tokens;
+    if (!a.stop_ids.empty()) stop_tokens = parse_ids("--stop-ids", a.stop_ids);
+    // Those of the model's files, of the tokenizer, and the end-of-document token of training.
+    const Ids ends = a.ignore_eos ? Ids() : stored.special_ids(model.tokenizer.get()).stop;
+    stop_tokens.insert(stop_tokens.end(), ends.begin(), ends.end());
     if (model.tokenizer && stored.tokenizer != "bytes") {
         int64_t& vocab = model.sampling.vocab;
         vocab = model.tokenizer->vocab();
         // The end of a document may be an id behind those of the tokenizer, which only data.eod names.
-        const Ids ends = a.ignore_eos ? Ids() : stored.special_ids(model.tokenizer.get()).stop;
         for (const int32_t id : ends)
             if (id < stored.run.model.vocab) vocab = std::max(vocab, id + int64_t{1});
         // Padding between the two is no text either.
-        for (int64_t id = model.tokenizer->vocab(); id < vocab; ++id)
-            model.sampling.stop_tokens.push_back(static_cast<int32_t>(id));
+        for (int64_t id = model.tokenizer->vocab(); id < vocab; ++id) stop_tokens.push_back(static_cast<int32_t>(id));
     }
     return model;
 }

@@ -16,8 +16,9 @@ namespace tutti::cli {
 // CKPT, then the command's own options, then those of the model and of sampling.
 Options model_options(TextModelArguments& arguments, const Options& own);
 
+using Ids = std::vector<int32_t>;
 // "1,2,3"; UsageError names the option.
-std::vector<int32_t> parse_ids(const std::string& option, const std::string& text);
+Ids parse_ids(const std::string& option, const std::string& text);
 // Ranks of tensor parallelism: --ranks, parallel.tp, or the processes that a launcher started.
 int ranks_of(const TextModelArguments& arguments, const comm::Launch& launch);
 
