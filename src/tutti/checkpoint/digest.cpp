@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <charconv>
 #include <new>
 #include <sstream>
 
@@ -46,17 +47,10 @@ Digest128 xxh3_128(std::span<const std::byte> bytes) {
 std::string to_hex(Digest128 digest) { return to_hex(digest.high) + to_hex(digest.low); }
 
 std::optional<uint64_t> hex64_from(std::string_view text) {
-    if (text.size() != 16) return std::nullopt;
     uint64_t value = 0;
-    for (char c : text) {
-        // Upper case is refused: one digest has one spelling, so every flipped bit of it shows.
-        if (c >= '0' && c <= '9')
-            value = value * 16 + static_cast<uint64_t>(c - '0');
-        else if (c >= 'a' && c <= 'f')
-            value = value * 16 + static_cast<uint64_t>(c - 'a' + 10);
-        else
-            return std::nullopt;
-    }
+    std::from_chars(text.data(), text.data() + text.size(), value, 16);
+    // Upper case is refused: one digest has one spelling, so every flipped bit of it shows.
+    if (to_hex(value) != text) return std::nullopt;
     return value;
 }
 

@@ -279,13 +279,17 @@ std::string_view last_name_of(std::string_view path) {
     return slash == std::string_view::npos ? path : path.substr(slash + 1);
 }
 
+std::string without_slashes(std::string path) {
+    while (path.size() > 1 && path.back() == '/') path.pop_back();
+    return path;
+}
+
+bool is_alphanumeric(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); }
+
 bool is_plain_file_name(std::string_view name) {
-    const auto alphanumeric = [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    };
-    return !name.empty() && name.size() <= 255 && alphanumeric(name[0]) &&
+    return !name.empty() && name.size() <= 255 && is_alphanumeric(name[0]) &&
            std::all_of(name.begin(), name.end(),
-                       [&](char c) { return alphanumeric(c) || c == '.' || c == '_' || c == '-'; });
+                       [](char c) { return is_alphanumeric(c) || c == '.' || c == '_' || c == '-'; });
 }
 
 std::string read_text(const File& file, int64_t limit) {

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <iterator>
 
 #include "tutti/base/digits.h"
@@ -64,10 +65,7 @@ constexpr std::string_view kTemporaryFile = ".tmp-";
 std::string plain_host_name() {
     std::string host = host_name();
     if (host.size() > 64) host.resize(64);
-    for (char& c : host) {
-        const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-        if (!plain) c = '_';
-    }
+    std::ranges::replace_if(host, std::not_fn(is_alphanumeric), '_');
     return host;
 }
 
@@ -77,11 +75,6 @@ bool is_zombie(pid_t pid) {
     const std::string text(std::istreambuf_iterator<char>(stat), {});
     const size_t name_ends = text.rfind(')');
     return name_ends != std::string::npos && text.substr(name_ends, 3) == ") Z";
-}
-
-std::string without_slashes(std::string path) {
-    while (path.size() > 1 && path.back() == '/') path.pop_back();
-    return path;
 }
 
 bool is_free(FileSystem& file_system, const std::string& path) {

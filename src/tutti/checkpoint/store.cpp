@@ -45,8 +45,10 @@ StoreName parse_store_name(std::string_view name) {
 }
 
 Store::Store(FileSystem& file_system, std::string directory, Access access, Warn warn)
-    : file_system_(file_system), directory_(std::move(directory)), access_(access), warn_(std::move(warn)) {
-    while (directory_.size() > 1 && directory_.back() == '/') directory_.pop_back();
+    : file_system_(file_system),
+      directory_(without_slashes(std::move(directory))),
+      access_(access),
+      warn_(std::move(warn)) {
     check(!directory_.empty() && warn_ != nullptr, "a checkpoint store needs a directory and a way to warn");
     if (access_ == Access::read) return;
     open_directory();
