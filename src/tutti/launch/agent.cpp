@@ -14,7 +14,6 @@
 #include "tutti/base/read_file.h"
 #include "tutti/checkpoint/digest.h"
 #include "tutti/device/device.h"
-#include "tutti/launch/copy_store.h"
 #include "tutti/launch/process.h"
 
 namespace tutti::launch {
@@ -164,14 +163,9 @@ class Agent {
         if (!is_only_agent(open_copies_->job, open_copies_->host)) return;
         Json answer = {{"directory", ""}, {"port", 0}, {"problem", ""}};
         try {
-            copies_ = std::make_unique<CopyStore>(
-                CopyStore::Setup{.root = open_copies_->root,
-                                 .job = open_copies_->job,
-                                 .host = open_copies_->host,
-                                 .launch = open_copies_->launch,
-                                 .secret = open_copies_->secret,
-                                 .silence_s = open_copies_->silence_s,
-                                 .say = [](const std::string& text) { dprintf(STDERR_FILENO, "%s\n", text.c_str()); }});
+            copies_ = std::make_unique<CopyStore>(*open_copies_, [](const std::string& text) {
+                dprintf(STDERR_FILENO, "%s\n", text.c_str());  // of any thread
+            });
             answer["directory"] = copies_->directory();
             answer["port"] = copies_->port();
         } catch (const std::exception& error) {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tutti/base/json.h"
-#include "tutti/comm/tcp/file_service.h"
+#include "tutti/launch/copy_store.h"
 #include "tutti/launch/link.h"
 
 namespace tutti::launch {
@@ -20,15 +20,7 @@ namespace tutti::launch {
 // {"version", "digest" of the program}, which must be the same on both sides. A hello frame has these and the "name" of
 // the host.
 Json identity_of_program();
-// The body of an open_copies frame, which requests a store for copies of the ranks' state (copy_store.h). The agent
-// answers with a copies_opened frame {"directory", "port", "problem"}.
-struct OpenCopies {
-    std::string job, host;  // as of Start
-    std::string launch;     // names the start of the launcher
-    std::string root;       // a tmpfs
-    std::string secret;     // of the file servers of all agents; "": one host
-    double silence_s = 15;
-};
+// The body of an open_copies frame. The agent answers with a copies_opened frame {"directory", "port", "problem"}.
 std::string to_body(const OpenCopies& open);
 OpenCopies read_open_copies(std::string_view body);
 

@@ -96,11 +96,10 @@ class AgentClient {
                 if (!bye->why.empty()) report(bye->why);
                 return bye->code;
             }
-            const bool was_brief =
-                Clock::now() - begin < kLongWait;  // the launcher does not want this host for a while
-            if (!was_brief)
+            if (Clock::now() - begin < kLongWait)  // the launcher does not want this host for a while
+                std::this_thread::sleep_for(kAfterRejection);
+            else
                 report("the connection to the launcher is lost, and the ranks here have ended; trying again");
-            if (was_brief) std::this_thread::sleep_for(kAfterRejection);
         }
     }
 

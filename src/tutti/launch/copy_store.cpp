@@ -106,7 +106,8 @@ std::string read_all(FileClient& client, const FileEntry& entry) {
 
 }  // namespace
 
-CopyStore::CopyStore(Setup setup) : setup_(std::move(setup)) {
+CopyStore::CopyStore(OpenCopies setup, std::function<void(const std::string&)> say)
+    : setup_(std::move(setup)), say_(std::move(say)) {
     struct stat info = {};
     check(::stat(setup_.root.c_str(), &info) == 0 && S_ISDIR(info.st_mode), "no copies in memory: ", setup_.root,
           " is no directory; TUTTI_MEMORY_ROOT names another file system in memory");
@@ -192,8 +193,7 @@ void CopyStore::run() {
         } catch (const std::exception& error) {
             client_.reset();  // the other host may be lost, which the launcher reports
             pause = kAfterFailure;
-            if (setup_.say)
-                setup_.say(concat("the copy of host ", followed, " in memory could not be fetched: ", error.what()));
+            if (say_) say_(concat("the copy of host ", followed, " in memory could not be fetched: ", error.what()));
         }
         std::unique_lock lock(mutex_);
         changed_.wait_for(lock, pause, [&] { return stopping_; });

@@ -22,19 +22,21 @@
 
 namespace tutti::launch {
 
+// What the launcher requests of an agent: a store for copies of the ranks' state.
+struct OpenCopies {
+    std::string job, host;  // of the agent
+    std::string launch;     // a new launcher of the job does not use the copies of this one
+    std::string root;       // a tmpfs: "/dev/shm"
+    std::string secret;     // of the file servers of all agents; "": one host, and no port
+    double silence_s = 15;
+};
+
 class CopyStore {
   public:
-    struct Setup {
-        std::string root;       // a tmpfs: "/dev/shm"
-        std::string job, host;  // as of the agent
-        std::string launch;     // a new launcher of the job does not use the copies of this one
-        std::string secret;     // for agents of other hosts; "": one host, and no port
-        double silence_s = 15;
-        std::function<void(const std::string&)> say = {};  // called by any thread
-    };
     // Takes over the directory of an earlier agent, or creates it. Error when `root` is no directory, or a running
-    // agent holds the directory. Call from the main thread of a process without other threads.
-    explicit CopyStore(Setup setup);
+    // agent holds the directory. `say`: called by any thread. Call from the main thread of a process without other
+    // threads.
+    explicit CopyStore(OpenCopies setup, std::function<void(const std::string&)> say = {});
     ~CopyStore();
     CopyStore(const CopyStore&) = delete;
     CopyStore& operator=(const CopyStore&) = delete;
@@ -53,7 +55,8 @@ class CopyStore {
     void fetch(const comm::tcp::CopyPlaces::Peer& source, const std::string& below);
     void drop_outdated(int source) const;
 
-    Setup setup_;
+    OpenCopies setup_;
+    std::function<void(const std::string&)> say_;
     std::string directory_;
     mutable checkpoint::PosixFileSystem files_;
     std::unique_ptr<checkpoint::FileLock> lock_;

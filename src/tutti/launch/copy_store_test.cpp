@@ -31,8 +31,8 @@ class CopyStores : public ::testing::Test {
     CopyStores() { fs::create_directories(root_); }
     ~CopyStores() override { fs::remove_all(root_); }
 
-    CopyStore::Setup setup(const std::string& host, double silence_s = 15) const {
-        return {.root = root_, .job = "job", .host = host, .launch = "x", .secret = "secret", .silence_s = silence_s};
+    OpenCopies setup(const std::string& host, double silence_s = 15) const {
+        return {.job = "job", .host = host, .launch = "x", .root = root_, .secret = "secret", .silence_s = silence_s};
     }
     static void wait_for(const std::function<bool()>& fact) {
         while (!fact()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -104,11 +104,9 @@ TEST_F(CopyStores, RefuseADamagedPiece) {
     std::mt19937 random(63);
     std::atomic<bool> told = false;
     CopyStore source(setup("1"));
-    auto with_words = setup("0");
-    with_words.say = [&](const std::string& text) {
+    CopyStore holder(setup("0"), [&](const std::string& text) {
         told = told || text.find("has another digest than its manifest says") != std::string::npos;
-    };
-    CopyStore holder(with_words);
+    });
     copy(source.directory(), 2, random);
     const fs::path file = fs::path(source.directory()) / "own" / checkpoint::step_name(2) / "two";
     std::string bytes = read_file(file);
