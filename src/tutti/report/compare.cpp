@@ -32,12 +32,6 @@ struct Comparison {
     CurveAxis axis;
 };
 
-CurveAxis axis_of_all(const std::vector<RunHistory>& runs, const View& view) {
-    std::vector<const RunHistory*> all;
-    for (const RunHistory& run : runs) all.push_back(&run);
-    return axis_of(view, all);
-}
-
 bool same_tokens_per_step(const std::vector<RunHistory>& runs) {
     std::set<double> rates;
     for (const RunHistory& run : runs)
@@ -58,7 +52,7 @@ std::vector<Card> charts(const Comparison& c) {
     // Tokens in place of steps, to compare runs of different batch sizes.
     if (c.axis.x == View::X::step && !same_tokens_per_step(c.runs)) {
         const Curve over_tokens{"loss-tokens", "Loss over tokens", "", &LoggedStep::loss, 1, true};
-        cards.push_back({over_tokens.id, chart_card(chart(over_tokens, axis_of_all(c.runs, {View::X::tokens})))});
+        cards.push_back({over_tokens.id, chart_card(chart(over_tokens, axis_of({View::X::tokens}, c.runs)))});
     }
     Chart eval{.id = "eval", .title = "Evaluation loss", .x_label = c.axis.label, .y_unit = unit};
     for (size_t i = 0; i < c.runs.size(); ++i) {
@@ -232,7 +226,7 @@ std::vector<std::string> notes(const Comparison& c) {
 std::vector<Card> cards_of(const std::vector<RunHistory>& runs, const View& view) {
     check<UsageError>(runs.size() >= 2 && runs.size() <= kMostCompared, "a comparison takes 2 to ", kMostCompared,
                       " runs, since more curves cannot be told apart; got ", runs.size());
-    const Comparison c{runs, names_of(runs), axis_of_all(runs, view)};
+    const Comparison c{runs, names_of(runs), axis_of(view, runs)};
     std::vector<Card> cards = charts(c);
     cards.push_back({"results", results_card(c)});
     cards.push_back({"memory", memory_card(c)});
@@ -243,7 +237,7 @@ std::vector<Card> cards_of(const std::vector<RunHistory>& runs, const View& view
 }
 
 std::string render_comparison(const std::vector<RunHistory>& runs) {
-    const std::string cards = joined(cards_of(runs, {}));
+    const std::string cards = joined(cards_of(runs, {}), "", &Card::html);
     std::string body = concat("<header><p>Tutti run report</p><h1>", runs.size(), " runs side by side</h1></header>\n");
     body += notes_box(notes({runs, names_of(runs), {}})) + "<div class=\"grid\">\n" + cards + "</div>\n";
     body +=

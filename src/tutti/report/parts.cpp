@@ -94,19 +94,21 @@ std::string legend(const Chart& chart) {
         if (series.mark == Mark::points) mark = "<circle class=\"dot\" cx=\"12\" cy=\"5\" r=\"3\"/>";
         items += legend_item(mark, series.label, concat("c", series.colour));
     }
-    return count < 2 ? "" : "<ul class=\"legend\">" + items + "</ul>";
+    return count < 2 ? "" : legend_list(items);
 }
+
+std::string caption_of(const Chart& chart) { return caption(chart.title, chart.y_unit, legend(chart)); }
 
 }  // namespace
 
-CurveAxis axis_of(const View& view, const std::vector<const RunHistory*>& runs) {
+CurveAxis axis_of(const View& view, std::span<const RunHistory> runs) {
     CurveAxis axis{.x = view.x, .smoothing = view.smoothing};
     if (view.x == View::X::tokens) axis.label = "tokens";
     if (view.x != View::X::time) return axis;
     axis.label = "seconds since the first step";
     double longest = 0;
-    for (const RunHistory* run : runs)
-        if (!run->steps.empty()) longest = std::max(longest, place_of(*run, run->steps.back(), axis).value_or(0));
+    for (const RunHistory& run : runs)
+        if (!run.steps.empty()) longest = std::max(longest, place_of(run, run.steps.back(), axis).value_or(0));
     for (const auto& [seconds, unit] : {std::pair{60, "minutes"}, std::pair{3600, "hours"}, std::pair{86400, "days"}})
         if (longest >= 10.0 * seconds) axis.seconds = seconds, axis.label = concat(unit, " since the first step");
     return axis;
@@ -276,14 +278,14 @@ std::string table(const std::vector<std::string>& head, const std::string& rows)
     return text + "</tr></thead><tbody>" + rows + "</tbody></table></div>";
 }
 
-std::string caption(const Chart& chart) {
-    return concat("<figcaption><b>", escape_html(chart.title), "</b><span class=\"unit\">", escape_html(chart.y_unit),
-                  "</span>", legend(chart), "</figcaption>");
+std::string caption(const std::string& title, const std::string& unit, const std::string& legend) {
+    return concat("<figcaption><b>", escape_html(title), "</b><span class=\"unit\">", escape_html(unit), "</span>",
+                  legend, "</figcaption>");
 }
 
 std::string chart_card(const Chart& chart) {
     const std::string svg = line_chart(chart);
-    return svg.empty() ? "" : concat("<figure class=\"card\">", caption(chart), svg, "</figure>\n");
+    return svg.empty() ? "" : concat("<figure class=\"card\">", caption_of(chart), svg, "</figure>\n");
 }
 
 std::string wide_card(Chart chart) {
@@ -294,14 +296,8 @@ std::string wide_card(Chart chart) {
     chart.height = 300;
     const std::string svg = line_chart(chart);
     if (svg.empty()) return "";
-    return concat("<figure class=\"card full\">", caption(chart), "<div class=\"wide-only\">", line_chart(wide),
+    return concat("<figure class=\"card full\">", caption_of(chart), "<div class=\"wide-only\">", line_chart(wide),
                   "</div><div class=\"narrow-only\">", svg, "</div></figure>\n");
-}
-
-std::string joined(const std::vector<Card>& cards) {
-    std::string html;
-    for (const Card& card : cards) html += card.html;
-    return html;
 }
 
 std::string style_sheet() { return svg::page_css() + kReportStyle; }
@@ -315,17 +311,18 @@ std::string legend_list(const Legend& colours) {
     std::string items;
     for (const auto& [style, label] : colours)
         items += legend_item(concat("<rect class=\"", style, "\" x=\"4\" y=\"0\" width=\"16\" height=\"10\"/>"), label);
-    return "<ul class=\"legend\">" + items + "</ul>";
+    return legend_list(items);
 }
+
+std::string legend_list(const std::string& items) { return "<ul class=\"legend\">" + items + "</ul>"; }
 
 std::string figure(const svg::Bars& bars, const std::string& id, const std::string& note) {
     return figure(bars, id, note, svg::legend_of(bars));
 }
 
 std::string figure(const svg::Bars& bars, const std::string& id, const std::string& note, const Legend& legend) {
-    return concat("<figcaption><b>", escape_html(bars.title), "</b><span class=\"unit\">", escape_html(note), "</span>",
-                  legend_list(legend), "</figcaption><div class=\"drawing\">", svg::in_page(svg::draw(bars), id),
-                  "</div>");
+    return concat(caption(bars.title, note, legend_list(legend)), "<div class=\"drawing\">",
+                  svg::in_page(svg::draw(bars), id), "</div>");
 }
 
 std::string page(const std::string& title, const std::string& body) {

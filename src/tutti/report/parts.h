@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,7 +37,7 @@ struct CurveAxis {
     std::string label = "step";
     double smoothing = 1;
 };
-CurveAxis axis_of(const View& view, const std::vector<const RunHistory*>& runs);
+CurveAxis axis_of(const View& view, std::span<const RunHistory> runs);
 
 Chart chart_of(const Curve& curve, const CurveAxis& axis);  // without series
 void add_run(Chart& chart, const Curve& curve, const std::string& label, int colour, const RunHistory& run,
@@ -82,7 +83,8 @@ std::string quiet(const std::string& html);  // a remark
 std::string table(const std::vector<std::string>& head, const std::string& rows);
 std::string row_of(const std::vector<std::string>& cells);
 
-std::string caption(const Chart& chart);     // title, unit, legend
+// The caption of a <figure>; `legend` is HTML.
+std::string caption(const std::string& title, const std::string& unit, const std::string& legend = "");
 std::string chart_card(const Chart& chart);  // "" when there is no finite value to draw
 // A full-width card with two drawings, because the one for wide screens has letters too small for a phone.
 std::string wide_card(Chart chart);
@@ -90,7 +92,8 @@ std::string wide_card(Chart chart);
 // A legend of boxes: class and label of each colour.
 using Legend = std::vector<std::pair<std::string, std::string>>;
 std::string legend_list(const Legend& colours);
-// One entry: an SVG element within 24 x 10, and a label. `style` is the class of its colour.
+std::string legend_list(const std::string& items);
+// One item: an SVG element within 24 x 10, and a label. `style` is the class of its colour.
 std::string legend_item(std::string_view drawing, const std::string& label, const std::string& style = "");
 // The inside of a <figure>: caption, legend, and the drawing, which scrolls on a narrow screen. `id` is unique in the
 // page.
@@ -111,8 +114,6 @@ std::string ranks_card(const RunHistory& run);
 std::string slowest_of(const std::vector<LoggedStep>& steps);
 std::string spent_card(const RunHistory& run);
 std::string stages_card(const RunHistory& run);  // what each stage changed, and how fast it was
-
-std::string joined(const std::vector<Card>& cards);
 
 // The whole document, with its styles inside.
 std::string page(const std::string& title, const std::string& body);

@@ -244,13 +244,13 @@ std::string precision_card(const PrecisionReading& reading) {
     }
     std::vector<std::string> head = {"layer", "factor", "largest"};
     for (const std::string& format : reading.formats) head.push_back(format + ", dB");
-    return concat("<figure class=\"card full\"><figcaption><b>Numbers of the products, step ", reading.step,
-                  "</b><span class=\"unit\">shade: share of the values in a binade</span>",
-                  legend_list({{"activations", "x"}, {"weights", "w"}, {"gradients", "dy"}}),
-                  "</figcaption><div class=\"drawing\">",
-                  svg::in_page({kWidth, height_of(reading), kTitle, "", drawing(reading, kWidth)}, "precision"),
-                  "</div><details><summary>Signal over rounding by format", "</summary>", table(head, rows),
-                  "</details></figure>\n");
+    return concat(
+        "<figure class=\"card full\">",
+        caption(concat("Numbers of the products, step ", reading.step), "shade: share of the values in a binade",
+                legend_list(Legend{{"activations", "x"}, {"weights", "w"}, {"gradients", "dy"}})),
+        "<div class=\"drawing\">",
+        svg::in_page({kWidth, height_of(reading), kTitle, "", drawing(reading, kWidth)}, "precision"),
+        "</div><details><summary>Signal over rounding by format</summary>", table(head, rows), "</details></figure>\n");
 }
 
 }  // namespace tutti::report

@@ -90,11 +90,9 @@ std::string memory_card(const RunHistory& run) {
     const auto box = [](const char* style) {
         return concat("<rect class=\"", style, "\" x=\"2\" y=\"1\" width=\"20\" height=\"8\" rx=\"2\"/>");
     };
-    return concat(
-        "<figure class=\"card\"><figcaption><b>Memory by purpose</b><span class=\"unit\">peak</span><ul "
-        "class=\"legend\">",
-        legend_item(box("bar-predicted c8"), "predicted"), legend_item(box("c8"), "measured"), "</ul></figcaption>",
-        svg, "</figure>\n");
+    const std::string items = legend_item(box("bar-predicted c8"), "predicted") + legend_item(box("c8"), "measured");
+    return concat("<figure class=\"card\">", caption("Memory by purpose", "peak", legend_list(items)), svg,
+                  "</figure>\n");
 }
 
 // Over the last tenth of the steps, at least one.
@@ -149,10 +147,9 @@ std::string experts_card(const RunHistory& run, const CurveAxis& axis) {
         "router-entropy", "Entropy of the routers", "nats per token", &LoggedStep::router_entropy, 1, false, true};
     return chart_card(load) + curve_card(run, kBalancing, "balancing loss", axis) +
            curve_card(run, kEntropy, "entropy", axis) +
-           concat("<figure class=\"card full\"><figcaption><b>", map.title,
-                  "</b><span class=\"unit\">multiples of the mean, last tenth of the run; red: above the mean, blue: "
-                  "below</span></figcaption><div class=\"drawing\">",
-                  heat_map(map), "</div></figure>\n");
+           concat("<figure class=\"card full\">",
+                  caption(map.title, "multiples of the mean, last tenth of the run; red: above the mean, blue: below"),
+                  "<div class=\"drawing\">", heat_map(map), "</div></figure>\n");
 }
 
 std::string skipped_card(const RunHistory& run) {
@@ -233,7 +230,7 @@ std::vector<Card> cards_of(const RunHistory& run, const View& view) {
                                &LoggedStep::fp8_saturated, 100};
     constexpr Curve kFlushed{"fp8-flushed", "Became 0 in 8 bits", "% of the values cast", &LoggedStep::fp8_flushed,
                              100};
-    const CurveAxis axis = axis_of(view, {&run});
+    const CurveAxis axis = axis_of(view, {&run, 1});
     std::vector<Card> cards = {{"loss", loss_card(run, axis)},
                                {"mtp-loss", mtp_card(run, axis)},
                                {"grad-norm", curve_card(run, kGradientNorm, "gradient norm", axis)},
@@ -267,11 +264,10 @@ std::string render_report(const RunHistory& run) {
         body += concat("<p>MFU and HFU are shares of ", format_flop_rate(*run.totals.peak_flops), ": ",
                        escape_html(run.totals.peak_origin), "</p>");
     body += "</header>\n" + facts_box(run) + notes_box(run.notes);
-    body += "<div class=\"grid\">\n" + joined(cards_of(run, {})) + "</div>\n";
+    body += "<div class=\"grid\">\n" + joined(cards_of(run, {}), "", &Card::html) + "</div>\n";
     body +=
         "<footer><p>Bold lines are exponential moving averages where a faint line, the logged values, runs behind "
-        "them. "
-        "Drawn from metrics.jsonl, run.json, config.toml and trace.json of this run by <code>tutti "
+        "them. Drawn from metrics.jsonl, run.json, config.toml and trace.json of this run by <code>tutti "
         "report</code>.</p></footer>\n";
     return page(run.name + " – Tutti run report", body);
 }

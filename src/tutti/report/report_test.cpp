@@ -468,6 +468,10 @@ TEST(PipelineCard, ShowsWhatWasMeasuredBesideTheTimelineOfTheSameActions) {
     EXPECT_EQ(count_of(card, "<title>1B0: "), 2U);
 }
 
+TEST(TraceCard, DrawsNoEmptyFrameWithoutAWholeStep) {
+    EXPECT_EQ(trace_card(traced()).find("<figure"), std::string::npos);
+}
+
 // An overlap is one pass of both stages, as long as all overlaps are on average.
 TEST(PipelineCard, OverlapsHaveATimeOfTheirOwn) {
     RunHistory run = traced();

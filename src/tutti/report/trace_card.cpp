@@ -43,7 +43,9 @@ std::string drawing(const std::vector<TracedRank>& trace, const std::string& id,
     std::string more;
     if (trace.size() > kDrawnRanks)
         more = quiet(concat("Ranks 0 to ", kDrawnRanks - 1, " of ", trace.size(), " are drawn."));
-    return figure(chart, id, "of each rank: computing, under it its waits, and the operations of each group") + more;
+    return concat("<figure class=\"card full\">",
+                  figure(chart, id, "of each rank: computing, under it its waits, and the operations of each group"),
+                  more, "</figure>\n");
 }
 
 }  // namespace
@@ -51,7 +53,7 @@ std::string drawing(const std::vector<TracedRank>& trace, const std::string& id,
 std::string trace_card(const RunHistory& run) {
     if (run.trace.empty()) return "";
     const std::vector<RankTimes> times = times_of(run.trace);
-    return concat("<figure class=\"card full\">", drawing(run.trace, "timeline", "Step"), "</figure>\n",
+    return concat(drawing(run.trace, "timeline", "Step"),
                   section("Where the time of a step goes",
                           times_table(times) +
                               quiet(concat("Means of the ", times[0].steps,
@@ -95,9 +97,7 @@ std::string prediction_card(const RunHistory& run) {
                 table({"", "predicted", "measured", "error", ""}, rows) +
                     quiet(concat("Predicted for ", escape_html(p.machine), ". Measured: medians over the logged steps",
                                  p.last > 0 ? concat(" from ", p.first, " to ", p.last) : "", ".")));
-    if (!p.trace.empty())
-        card += concat("<figure class=\"card full\">", drawing(p.trace, "predicted-timeline", "Predicted step"),
-                       "</figure>\n");
+    if (!p.trace.empty()) card += drawing(p.trace, "predicted-timeline", "Predicted step");
     return card;
 }
 
