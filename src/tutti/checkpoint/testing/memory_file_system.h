@@ -120,7 +120,7 @@ class MemoryFileSystem : public FileSystem {
         const std::string& content = open_.at(file.id)->bytes;
         if (offset >= static_cast<int64_t>(content.size())) return 0;
         const size_t part = std::min(bytes.size(), content.size() - to_size(offset));
-        std::memcpy(bytes.data(), content.data() + offset, part);
+        if (part > 0) std::memcpy(bytes.data(), content.data() + offset, part);
         return static_cast<int64_t>(part);
     }
     int64_t size(const FileHandle& file) override { return static_cast<int64_t>(open_.at(file.id)->bytes.size()); }
@@ -185,7 +185,7 @@ class MemoryFileSystem : public FileSystem {
         int64_t size() const override { return static_cast<int64_t>(node_->bytes.size()); }
         void read(int64_t offset, std::span<std::byte> bytes) override {
             check(offset >= 0 && offset + static_cast<int64_t>(bytes.size()) <= size(), path_, ": out of its bytes");
-            std::memcpy(bytes.data(), node_->bytes.data() + offset, bytes.size());
+            if (!bytes.empty()) std::memcpy(bytes.data(), node_->bytes.data() + offset, bytes.size());
         }
 
       private:

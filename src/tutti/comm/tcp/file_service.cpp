@@ -192,7 +192,7 @@ void FileClient::read(const std::string& path, int64_t offset, std::span<std::by
         const size_t size = std::min(bytes.size(), to_size(kPiece));
         const std::string piece = ask(Json{{"path", path}, {"offset", offset}, {"size", size}}.dump());
         check<DataError>(piece.size() == size, name_, ": required ", size, " bytes of ", path, ", got ", piece.size());
-        std::memcpy(bytes.data(), piece.data(), size);
+        if (size > 0) std::memcpy(bytes.data(), piece.data(), size);
         bytes = bytes.subspan(size);
         offset += static_cast<int64_t>(size);
     } while (!bytes.empty());

@@ -69,7 +69,7 @@ TEST_F(Files, AreListedAndReadInAnyPieces) {
 TEST_F(Files, StayReadableForAClientThatHasBegun) {
     const FileServer server(folder_, key_);
     FileClient early("127.0.0.1", server.port(), key_, 20), late("127.0.0.1", server.port(), key_, 20);
-    read(early, "d", 0, 0);
+    early.read("d", 0, {});
     fs::remove(folder_ / "d");
     EXPECT_EQ(read(early, "d", 0, content_["d"].size()), content_["d"]);
     EXPECT_THROW(read(late, "d", 0, 1), DataError);
