@@ -30,12 +30,6 @@ bool host_runs_ahead(const PublishedRun& run, double layer_values) {
     return flops > 6.3e11 && run.microbatches() > run.pp && run.ranks < 256 && run.tp <= 16;
 }
 
-double values_of(const std::vector<Model::Matrix>& matrices) {
-    double values = 0;
-    for (const Model::Matrix& matrix : matrices) values += matrix.values();
-    return values;
-}
-
 struct Layer {
     double input = 0, kept = 0, backward = 0;  // of a microbatch: kept until its backward, needed beside it
 };
@@ -51,7 +45,7 @@ Layer layer_of(const PublishedRun& run) {
     const double scores = unfused ? 5 * rows * run.seq * m.heads / t : 0;
     double saved = rows * (8 * m.hidden / sp + (4 * m.heads + 4 * m.kv_heads) * m.head_dim / t + gates * inner / t);
     saved = s.held_activations * (saved + rows / sp * 4 * m.top_k * m.hidden * share + scores);
-    if (host_runs_ahead(run, (values_of(m.attention(1)) + values_of(m.mlp(m.ffn, 1))) / t))
+    if (host_runs_ahead(run, (Model::values_of(m.attention(1)) + Model::values_of(m.mlp(m.ffn, 1))) / t))
         saved += 2 * rows * m.hidden;
     Layer layer{.input = 2 * rows * m.hidden / sp, .kept = saved};
     if (run.recompute == Recompute::full) layer.kept = layer.input;
@@ -73,7 +67,7 @@ Memory of_stage(const PublishedRun& run, const Layer& layer, double layers, doub
     const double share = m.expert_layers() / m.layers;
     const double mlp =
         (1 - share) * m.mlp_matrices * m.hidden * m.ffn + share * m.mlp_matrices * m.hidden * m.shared_ffn;
-    const double dense = layers * (values_of(m.attention(run.tp)) + mlp / run.tp) +
+    const double dense = layers * (Model::values_of(m.attention(run.tp)) + mlp / run.tp) +
                          m.vocab * m.hidden / run.tp * (run.pp == 1 && !m.tied ? 2 : 1);
     const double experts = layers * share * m.experts * m.mlp_matrices * m.hidden * m.expert_ffn / std::max(1, run.ep);
     Memory here;

@@ -281,6 +281,12 @@ std::vector<Model::Matrix> Model::mlp(double width, double tp) const {
     return {{std::floor((mlp_matrices - 1) * width / tp), hidden}, {hidden, std::floor(width / tp)}};
 }
 
+double Model::values_of(const std::vector<Matrix>& matrices) {
+    double values = 0;
+    for (const Matrix& matrix : matrices) values += matrix.values();
+    return values;
+}
+
 double Model::product_flops() const {
     double values = vocab * hidden;
     for (const Matrix& matrix : attention(1)) values += layers * matrix.values();

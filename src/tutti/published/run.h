@@ -32,6 +32,7 @@ struct Model {
         double out = 0, in = 0;
         double values() const { return out * in; }
     };
+    static double values_of(const std::vector<Matrix>& matrices);
     std::vector<Matrix> attention(double tp) const;
     std::vector<Matrix> mlp(double width, double tp) const;
     // FLOPs of a token, forward and backward: of products with weights, and of attention to all tokens.

@@ -110,11 +110,7 @@ class Microbatch {
 
     double tokens() const { return tokens_; }
     double boundary() const { return boundary_ / spread_; }
-    double attention_values() const {
-        double values = 0;
-        for (const Model::Matrix& matrix : attention_matrices_) values += matrix.values();
-        return values;
-    }
+    double attention_values() const { return Model::values_of(attention_matrices_); }
 
     // Of a layer on this rank.
     double mlp_values() const { return m_.mlp_matrices * m_.hidden * m_.ffn / run_.tp; }
