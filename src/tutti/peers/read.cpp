@@ -47,7 +47,7 @@ class Reading {
         const bool any = std::any_of(written_.begin(), written_.end(), [&](const std::string& name) {
             return known_.contains(name) || tables_of(peer_).ignores(name);
         });
-        const std::string trainer = names()[static_cast<size_t>(peer_)];
+        const char* const trainer = tables_of(peer_).name;
         check<UsageError>(any, source_, ": has no option of ", trainer, " that is known here; is it the right file? ",
                           "`tutti config --from ", trainer, "` lists them");
         return std::move(result_);
@@ -382,7 +382,8 @@ TheirRun read(Peer peer, std::string_view text, const std::string& source_name) 
         return Reading(peer, std::move(values), source_name).run();
     }
     const Script script(text);
-    TheirRun run = Reading(peer, script.options(), source_name).run();
+    const Values options = script.options();
+    TheirRun run = Reading(peer, options, source_name).run();
     const auto count = [&](std::initializer_list<const char*> names, const Values& values) -> int64_t {
         for (const char* name : names) {
             const auto found = values.find(name);
@@ -391,7 +392,6 @@ TheirRun read(Peer peer, std::string_view text, const std::string& source_name) 
         }
         return 0;
     };
-    const Values options = script.options();
     const auto times_nodes = [](int64_t ranks, int64_t nodes) {
         return spec::product({ranks, std::max<int64_t>(1, nodes)});
     };

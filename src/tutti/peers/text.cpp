@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <optional>
 #include <sstream>
 
@@ -32,9 +33,6 @@ std::optional<int64_t> product_of(const std::string& factors, auto value_of) {
         if (!number || __builtin_mul_overflow(product, *number, &product)) return std::nullopt;
     }
     return product;
-}
-std::optional<int64_t> product_of(const std::string& factors) {
-    return product_of(factors, [](const std::string& factor) { return factor; });
 }
 
 // Without blanks around it, and without quotes.
@@ -151,7 +149,7 @@ Values from_python(std::string_view text) {
         if (equals == std::string::npos || name == 0 || line.find_first_not_of(" \t", name) != equals) continue;
         const std::string value = trimmed(line.substr(equals + 1));
         const bool has_factors = value.find('*') != std::string::npos;
-        const std::optional<int64_t> product = has_factors ? product_of(value) : std::nullopt;
+        const std::optional<int64_t> product = has_factors ? product_of(value, std::identity{}) : std::nullopt;
         values[line.substr(0, name)] = product ? std::to_string(*product) : value;
     }
     for (const auto& [name, value] : Script(text).options()) {
