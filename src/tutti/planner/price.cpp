@@ -6,6 +6,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/optim/rules.h"
+#include "tutti/parallel/flat_unit.h"
 #include "tutti/pipeline/stages.h"
 #include "tutti/planner/price_walk.h"
 #include "tutti/planner/rules.h"
@@ -27,6 +28,12 @@ Pricer::Pricer(const Request& request, const rehearsal::Target& target)
 }
 
 namespace {
+
+// Bytes of `values` in flat buffers of `shards` shards, per rank.
+double shard_of(double values, double shards) {
+    if (values == 0) return 0;
+    return static_cast<double>(parallel::shard_size(static_cast<int64_t>(values), static_cast<int64_t>(shards)));
+}
 
 std::optional<schedule::Schedule> generated(const std::string& kind, int64_t ranks, int64_t chunks,
                                             int64_t microbatches) {
@@ -186,33 +193,33 @@ bool Pricer::alike(const Layout& l, int64_t a, int64_t b) {
     return std::equal(kind + begin, kind + end, kind + other, kind + other_end);
 }
 
+// Calls visit(sum) for all parameters of a unit. A matrix that embedding and head share is the embedding's where one
+// rank has both.
+template <class Visit>
+void Pricer::for_each_sum(const Layout& l, const UnitProbe& unit, Visit visit) {
+    for (const UnitProbe::State& state : unit.states) {
+        const Layout::Sum& sum = l.sums[state.sum];
+        if (!(l.tied && sum.of->is_shared && &unit == &l.probe->head)) visit(sum);
+    }
+}
+
 Pricer::Stage Pricer::stage_of(const Layout& l, int64_t index) {
-    Stage stage{.is_first = index == 0};
-    const auto add = [&](const UnitProbe& unit) {
-        stage.kept += unit.kept;
-        stage.offloaded += unit.offloaded();
-        for (const UnitProbe::State& state : unit.states) {
-            const Layout::Sum& sum = l.sums[state.sum];
-            if (l.tied && sum.of->is_shared && &unit == &l.probe->head) continue;
+    const auto [begin, end] = (*l.layers)[to_size(index)];
+    const bool is_first = index == 0, has_head = index + 1 == std::ssize(*l.layers);
+    const int64_t first = is_first ? 0 : begin + 1;
+    Stage stage{.units = std::span(l.units).subspan(to_size(first), to_size(end + (has_head ? 2 : 1) - first)),
+                .is_first = is_first};
+    // The input of a later stage takes the place of the embedding's output.
+    if (!is_first) stage.kept = l.probe->embedding.kept;
+    for (const UnitProbe* unit : stage.units) {
+        stage.kept += unit->kept;
+        stage.offloaded += unit->offloaded();
+        for_each_sum(l, *unit, [&](const Layout::Sum& sum) {
             stage.values += sum.of->values;
             stage.shards += sum.shard;
-        }
-    };
-    // The input of a later stage takes the place of the embedding's output.
-    stage.kept = l.probe->embedding.kept;
-    if (index == 0) {
-        stage.kept = 0;
-        add(l.probe->embedding);
+        });
     }
-    const auto [begin, end] = (*l.layers)[to_size(index)];
-    for (int64_t i = begin; i < end; ++i) add(l.probe->kinds[l.probe->kind_of_layer[to_size(i)]]);
-    const bool has_head = index + 1 == std::ssize(*l.layers);
-    const int64_t first = index == 0 ? 0 : begin + 1;
-    stage.units = std::span(l.units).subspan(to_size(first), to_size(end + (has_head ? 2 : 1) - first));
-    if (has_head) {
-        add(l.probe->head);
-        stage.kept -= l.probe->head.kept;
-    }
+    if (has_head) stage.kept -= l.probe->head.kept;
     add_passes(stage, has_head ? 0 : l.probe->hidden);
     return stage;
 }
@@ -242,30 +249,25 @@ std::array<Pricer::Position, 3> Pricer::positions_of(const Layout& l, const Shap
 
 // `hidden`: of the output, whose gradient is held during a backward.
 void Pricer::add_passes(Stage& stage, double hidden) {
-    const auto add_time = [](Pass& pass, const UnitPass& of_unit) {
-        for (Piece piece : of_unit.pieces) {
-            pass.least += piece.seconds + piece.idle + std::min(0.0, piece.new_gradients);
-            piece.prepend(pass.piece);
-            pass.piece = piece;
-        }
+    const auto add = [](Pass& pass, double peak, double bytes, std::initializer_list<const UnitPass*> of_unit) {
+        pass.peak = std::max(pass.peak, pass.bytes + peak);
+        pass.bytes += bytes;
+        for (const UnitPass* each : of_unit)
+            for (Piece piece : each->pieces) {
+                pass.least += piece.seconds + piece.idle + std::min(0.0, piece.new_gradients);
+                piece.prepend(pass.piece);
+                pass.piece = piece;
+            }
     };
-    for (const UnitProbe* unit : stage.units) {
-        stage.f.peak = std::max(stage.f.peak, stage.f.bytes + unit->forward.peak);
-        stage.f.bytes += unit->kept;
-        add_time(stage.f, unit->forward);
-    }
+    for (const UnitProbe* unit : stage.units) add(stage.f, unit->forward.peak, unit->kept, {&unit->forward});
     for (size_t u = stage.units.size(); u-- > 0;) {
         const UnitProbe& unit = *stage.units[u];
         const double held = u + 1 == stage.units.size() ? hidden : 0;
-        stage.b.peak = std::max(stage.b.peak, stage.b.bytes + std::max(unit.recompute.peak, unit.backward.most()));
-        stage.b.bytes += held - unit.kept;
-        stage.i.peak = std::max(stage.i.peak, stage.i.bytes + std::max(unit.recompute.peak, unit.input.peak));
-        stage.i.bytes += held - (unit.kept - unit.kept_for_weight);
-        stage.w.peak = std::max(stage.w.peak, stage.w.bytes + unit.weight.most());
-        stage.w.bytes -= unit.kept_for_weight;
-        for (const UnitPass* pass : {&unit.recompute, &unit.backward}) add_time(stage.b, *pass);
-        for (const UnitPass* pass : {&unit.recompute, &unit.input}) add_time(stage.i, *pass);
-        add_time(stage.w, unit.weight);
+        add(stage.b, std::max(unit.recompute.peak, unit.backward.most()), held - unit.kept,
+            {&unit.recompute, &unit.backward});
+        add(stage.i, std::max(unit.recompute.peak, unit.input.peak), held - (unit.kept - unit.kept_for_weight),
+            {&unit.recompute, &unit.input});
+        add(stage.w, unit.weight.most(), -unit.kept_for_weight, {&unit.weight});
     }
     stage.b.bytes -= hidden;
     stage.i.bytes -= hidden;
@@ -279,7 +281,8 @@ double Pricer::add_data_parallelism(const Layout& l, Stage& stage) const {
     constexpr double kMany = 1e9;
     const Stage* const own[] = {&stage};
     Walk walk(*this, l, own, kMany, Walk::From::middle);
-    const bool is_split = splits(l.run->parallel);
+    const spec::ParallelSpec& p = l.run->parallel;
+    const bool is_split = p.pp > 1 && splits_backward(p.schedule);
     const auto pass = [&] {
         walk.forward(0);
         const double between = walk.now();
@@ -287,7 +290,7 @@ double Pricer::add_data_parallelism(const Layout& l, Stage& stage) const {
         if (is_split) walk.backward_weight(0);
         return between;
     };
-    if (l.run->parallel.zero >= 2) pass();  // a microbatch meets the reductions of the one before
+    if (p.zero >= 2) pass();  // a microbatch meets the reductions of the one before
     const double begin = walk.now(), before = walk.bytes();
     walk.forget_most();
     const double between = pass();
@@ -413,11 +416,8 @@ double Pricer::least_reductions(const Layout& l, const Position& at) const {
     std::array<double, 2> seconds = {};  // of all, of experts
     for (const Stage* stage : at.stages)
         for (const UnitProbe* unit : stage->units)
-            for (const UnitProbe::State& state : unit->states) {
-                const Layout::Sum& sum = l.sums[state.sum];
-                if (!(l.tied && sum.of->is_shared && unit == &l.probe->head))
-                    seconds[sum.of->of_experts() ? 1 : 0] += sum.reduce;
-            }
+            for_each_sum(l, *unit,
+                         [&](const Layout::Sum& sum) { seconds[sum.of->of_experts() ? 1 : 0] += sum.reduce; });
     return std::max(seconds[0], seconds[1]);
 }
 

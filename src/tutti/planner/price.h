@@ -99,6 +99,8 @@ class Pricer {
     std::optional<Price> price_pipeline(const spec::RunSpec& run, double limit);
     void add_sums(Layout& layout) const;
     static bool alike(const Layout& layout, int64_t a, int64_t b);
+    template <class Visit>
+    static void for_each_sum(const Layout& layout, const UnitProbe& unit, Visit visit);
     static Stage stage_of(const Layout& layout, int64_t index);
     static void add_passes(Stage& stage, double hidden);
     static Position position_of(const Layout& layout, std::vector<int64_t> numbers);

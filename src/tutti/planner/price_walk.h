@@ -8,10 +8,35 @@
 #include <span>
 #include <vector>
 
-#include "tutti/planner/price_layout.h"
+#include "tutti/planner/price.h"
 #include "tutti/simulate/clock.h"
 
 namespace tutti::planner {
+
+// A run as prices see it: its stages from probes, and its numbers of ranks.
+struct Pricer::Layout {
+    static constexpr int64_t kMany = 1 << 20;
+    const spec::RunSpec* run = nullptr;
+    const LayerProbe* probe = nullptr;
+    const schedule::Schedule* schedule = nullptr;
+    const Layers* layers = nullptr;       // of all stages
+    std::vector<const UnitProbe*> units;  // of the whole model, in the order of the forward
+    std::vector<Position> ranks;
+    double microbatches = 1, replicas = 1, shards = 1, expert_shards = 1;
+    struct Sum {  // of LayerProbe::sums
+        const SummedTogether* of;
+        double shards, shard;        // shard: values of a rank's
+        double gather, reduce, add;  // seconds of operations; add: over the ranks beyond the shards
+        bool in_one;                 // ZeRO-0: `reduce` is over all ranks
+    };
+    std::vector<Sum> sums;
+    // Bytes for sums over ranks that the probe has not; and where the rank shares its embedding or head with another.
+    std::array<double, 2> beside = {};
+    bool tied = false;      // the embedding's matrix is the head's, and both are on one rank
+    MemoryByPurpose state;  // of kMany values
+
+    double of_value(Purpose purpose) const { return static_cast<double>(state[purpose]) / kMany; }
+};
 
 // Seconds since the begin of the step. Bytes above the state that the rank has between steps: without gradients.
 class Pricer::Walk {
