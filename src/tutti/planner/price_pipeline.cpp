@@ -51,7 +51,7 @@ class Pricer::Pipeline {
         for (Rank& rank : ranks_) {
             check(rank.next == l_.schedule->programs[to_size(&rank - ranks_.data())].size(),
                   "a price waits for a message that no rank sends");
-            for (const Message* message : rank.sent) rank.walk.wait_until(message->arrives);
+            for (const Rank::Sent& sent : rank.sent) rank.walk.wait_until(sent.message->arrives);
             rank.walk.finish_gradients();
         }
         return true;
@@ -71,8 +71,11 @@ class Pricer::Pipeline {
         Walk walk;
         double passes = 0;  // seconds of all
         size_t next = 0;
-        std::vector<const Message*> sent = {};  // whose memory is held, oldest first
-        std::vector<size_t> sent_in = {};       // their channels
+        struct Sent {
+            const Message* message;
+            size_t channel;
+        };
+        std::vector<Sent> sent = {};  // whose memory is held, oldest first
     };
 
     static size_t channel(int to, bool is_gradient) { return 2 * to_size(to) + (is_gradient ? 1 : 0); }
@@ -141,22 +144,19 @@ class Pricer::Pipeline {
     bool send(Rank& rank, const schedule::Action& action) {
         const size_t c =
             action.op == schedule::Op::send_activation ? channel(action.stage + 1, false) : channel(action.stage, true);
-        const bool is_full = std::count(rank.sent_in.begin(), rank.sent_in.end(), c) == pipeline::kMessagesOfChannel;
+        const bool is_full = std::ranges::count(rank.sent, c, &Rank::Sent::channel) == pipeline::kMessagesOfChannel;
         if (is_full || std::ssize(rank.sent) == pipeline::kMessagesOfRank) {
-            const auto oldest =
-                is_full ? std::find(rank.sent_in.begin(), rank.sent_in.end(), c) - rank.sent_in.begin() : 0;
-            const double arrives = rank.sent[to_size(oldest)]->arrives;
+            const auto oldest = is_full ? std::ranges::find(rank.sent, c, &Rank::Sent::channel) : rank.sent.begin();
+            const double arrives = oldest->message->arrives;
             if (arrives == kNever) return false;
             rank.walk.wait_until(arrives);
             rank.walk.hold(-l_.probe->hidden);
-            rank.sent.erase(rank.sent.begin() + oldest);
-            rank.sent_in.erase(rank.sent_in.begin() + oldest);
+            rank.sent.erase(oldest);
         }
         Message& m = message(c, action);
         m.sent = rank.walk.now();
         complete(m, channels_[c]);
-        rank.sent.push_back(&m);
-        rank.sent_in.push_back(c);
+        rank.sent.push_back({&m, c});
         return true;
     }
 
