@@ -335,6 +335,19 @@ TEST(Price, OfASharedMatrixKnowsItsRanks) {
     }
 }
 
+// A config may recompute in segments, which the search does not try. A pricer took their probe for that of full
+// recompute, whichever came first.
+TEST(Price, OfSegmentsIsNotThatOfFullRecompute) {
+    Unlimited first("llama3.2-1b", 1, 4, 2048, 6), second("llama3.2-1b", 1, 4, 2048, 6);
+    spec::RunSpec full = plain_run(first.request), segments = full;
+    full.recompute.policy = "full";
+    segments.recompute.policy = "every:2";
+    const Price of_segments = *first.pricer.price(segments), of_full = *second.pricer.price(full);
+    EXPECT_NE(of_segments.bytes, of_full.bytes);
+    EXPECT_EQ(first.pricer.price(full)->bytes, of_full.bytes);
+    EXPECT_EQ(second.pricer.price(segments)->bytes, of_segments.bytes);
+}
+
 // Products write new gradients, and add to others: with ZeRO-2 and 3 those of every microbatch are new. The price of
 // few tokens for each expert was 7 % too high.
 TEST(Price, OfNewGradientsIsLess) {

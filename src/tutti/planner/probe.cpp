@@ -476,24 +476,10 @@ const Probes::Known& Probes::known(const spec::RunSpec& run) {
     return known(run, some || (p.pp > 1 && splits_backward(p.schedule)), some);
 }
 
-// `both`: of a step with whole and split backwards.
 const Probes::Known& Probes::known(const spec::RunSpec& run, bool splits, bool both) {
     const spec::ParallelSpec& p = run.parallel;
-    const int64_t policy = run.recompute.policy == "none" ? 0 : run.recompute.policy == "selective" ? 1 : 2;
-    const std::vector<int64_t> key = {p.tp,
-                                      p.sequence_parallel ? 1 : 0,
-                                      p.cp,
-                                      p.cp_method == "ring"      ? 0
-                                      : p.cp_method == "ulysses" ? 1
-                                                                 : 2,
-                                      spec::ulysses_ranks(p),
-                                      p.ep,
-                                      p.etp,
-                                      run.train.micro_batch,
-                                      policy,
-                                      run.offload.activations ? 1 : 0,
-                                      splits ? 1 : 0,
-                                      both ? 1 : 0};
+    const Key key(p.tp, p.cp, spec::ulysses_ranks(p), p.ep, p.etp, run.train.micro_batch, p.cp_method,
+                  run.recompute.policy, p.sequence_parallel, run.offload.activations, splits, both);
     return known_.get(key, [&] {
         Known made;
         LayerProbe& exact = made.exact;
@@ -515,7 +501,7 @@ const Probes::Known& Probes::known(const spec::RunSpec& run, bool splits, bool b
 }
 
 size_t Probes::rehearsed() const {
-    return to_size(std::ranges::count_if(known_.values(), [](const auto& entry) { return entry.first.back() == 0; }));
+    return to_size(std::ranges::count_if(known_.values(), [](const auto& entry) { return !entry.first.both; }));
 }
 
 LayerProbe Probes::probe(const spec::RunSpec& run, bool splits) const {

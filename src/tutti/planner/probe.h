@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tutti/planner/cache.h"
@@ -96,13 +97,19 @@ class Probes {
     struct Known {
         LayerProbe exact, rough;
     };
+    struct Key {  // what the layers of a run depend on; both: whole and split backwards
+        int64_t tp, cp, ulysses, ep, etp, micro_batch;
+        std::string cp_method, recompute;
+        bool sequence_parallel, offloads, splits, both;
+        auto operator<=>(const Key&) const = default;
+    };
     const Known& known(const spec::RunSpec& run);
     const Known& known(const spec::RunSpec& run, bool splits, bool both);
     LayerProbe probe(const spec::RunSpec& run, bool splits) const;
 
     rehearsal::Target target_;
     simulate::TimelinePrices prices_;
-    Cache<std::vector<int64_t>, Known> known_;
+    Cache<Key, Known> known_;
 };
 
 // Groups of a rank that add in comm::kReductionBytes each: gradients that are partial sums, and values inside layers.
