@@ -33,7 +33,10 @@ std::vector<Variant> variants_of(const spec::RunSpec& from, const spec::RunSpec&
               run.train == from.train))
             all.push_back({what, std::move(run)});
     };
-    // `member`: of a run, which takes these values.
+    // The member of a run that takes these values.
+    const auto key = [](auto section, auto member) {
+        return [=](auto& run) -> auto& { return (run.*section).*member; };
+    };
     const auto vary = [&](const char* what, auto member, const auto& values) {
         for (const auto& value : values)
             add(concat(what, member(from), " -> ", value), [&](spec::RunSpec& run) { member(run) = value; });
@@ -42,8 +45,7 @@ std::vector<Variant> variants_of(const spec::RunSpec& from, const spec::RunSpec&
         const int64_t now = from.parallel.*of;
         std::set<int64_t> values = {now / 2, 2 * now, towards.parallel.*of};
         values.erase(0);
-        vary(
-            what, [&](auto& run) -> auto& { return run.parallel.*of; }, values);
+        vary(what, key(&spec::RunSpec::parallel, of), values);
     };
     axis("tp ", &spec::ParallelSpec::tp);
     axis("cp ", &spec::ParallelSpec::cp);
@@ -51,16 +53,12 @@ std::vector<Variant> variants_of(const spec::RunSpec& from, const spec::RunSpec&
     axis("ep ", &spec::ParallelSpec::ep);
     axis("etp ", &spec::ParallelSpec::etp);
     axis("dp_replicate ", &spec::ParallelSpec::dp_replicate);
-    vary(
-        "ZeRO-", [](auto& run) -> auto& { return run.parallel.zero; }, std::array{0, 1, 2, 3});
-    vary(
-        "reductions ", [](auto& run) -> auto& { return run.parallel.reductions; }, std::array{2, 4});
-    vary(
-        "recompute ", [](auto& run) -> auto& { return run.recompute.policy; }, kPolicies);
+    vary("ZeRO-", key(&spec::RunSpec::parallel, &spec::ParallelSpec::zero), std::array{0, 1, 2, 3});
+    vary("reductions ", key(&spec::RunSpec::parallel, &spec::ParallelSpec::reductions), std::array{2, 4});
+    vary("recompute ", key(&spec::RunSpec::recompute, &spec::RecomputeSpec::policy), kPolicies);
     std::vector<int64_t> sizes = {from.train.micro_batch / 2, from.train.micro_batch * 2, towards.train.micro_batch};
     std::erase(sizes, 0);
-    vary(
-        "micro batch ", [](auto& run) -> auto& { return run.train.micro_batch; }, sizes);
+    vary("micro batch ", key(&spec::RunSpec::train, &spec::TrainSpec::micro_batch), sizes);
     if (from.parallel.pp > 1)
         for (const auto& [schedule, v] : {std::pair("1f1b", 1),
                                           {"interleaved", 2},

@@ -1,10 +1,11 @@
 // planner/explain.cpp: the layout of the search beside the rules of a lecture and the layout of a published run.
-#include <algorithm>
+#include <ranges>
 
 #include "tutti/base/error.h"
 #include "tutti/base/units.h"
 #include "tutti/models/flops.h"
 #include "tutti/planner/known_runs.h"
+#include "tutti/planner/node.h"
 #include "tutti/planner/plan.h"
 #include "tutti/planner/price.h"
 #include "tutti/planner/rules.h"
@@ -28,9 +29,7 @@ class Recipes {
         spec::RunSpec run = plain_run(r_);
         run.parallel.zero = double(models::parameter_count(r_.run.model)) > kPlainData ? 3 : 0;
         if (run.parallel.zero == 0 || r_.gpus <= kHybridFrom) return largest_batch(run);
-        std::vector<int> replicas = divisors(r_.gpus, r_.gpus / std::max(1, r_.cluster.per_node));
-        std::reverse(replicas.begin(), replicas.end());
-        for (const int each : replicas) {
+        for (const int each : std::views::reverse(divisors(r_.gpus, r_.gpus / std::max(1, r_.cluster.per_node)))) {
             run.parallel.dp_replicate = each;
             run.parallel.dp_shard = r_.gpus / each;
             if (const auto found = largest_batch(run)) return found;
@@ -76,9 +75,7 @@ class Recipes {
 
     // The largest micro batch that fits; activations recomputed where that makes room for a larger one.
     std::optional<Candidate> largest_batch(spec::RunSpec run) {
-        std::vector<int> micro_batches = divisors(r_.run.train.global_batch, 64);
-        std::reverse(micro_batches.begin(), micro_batches.end());
-        for (const int micro_batch : micro_batches)
+        for (const int micro_batch : std::views::reverse(micro_batches_of(r_)))
             for (const char* recompute : {"none", "full"}) {
                 run.train.micro_batch = micro_batch;
                 run.recompute.policy = recompute;

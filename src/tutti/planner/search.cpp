@@ -105,15 +105,11 @@ class Search {
 
     void explore() {
         // A first layout, so that what is slower is not opened: on one node each.
-        Node first;
-        first.tp = std::min(r_.gpus, r_.cluster.per_node);
-        first.ep = r_.run.model.moe.experts > 0 ? std::gcd(r_.run.model.moe.experts, int64_t{r_.gpus}) : 1;
+        const int64_t experts = r_.run.model.moe.experts;
+        const Node first{.tp = std::min(r_.gpus, r_.cluster.per_node),
+                         .ep = experts > 0 ? std::gcd(experts, int64_t{r_.gpus}) : 1};
         if (r_.gpus % first.tp == 0 && seen_.insert(first).second) visit(first, estimate_node(first));
-        for (const int ep : divisors(std::max<int64_t>(1, r_.run.model.moe.experts), r_.gpus)) {
-            Node node;
-            node.ep = ep;
-            push(node, 0);
-        }
+        for (const int ep : divisors(std::max<int64_t>(1, experts), r_.gpus)) push({.ep = ep}, 0);
         for (std::vector<RankedNode> next; open_.size() > 0; next.clear()) {
             while (next.size() < kAtOnce && !open_.empty() && open_.top().first <= kOpened * fastest_) {
                 next.push_back(open_.top());
@@ -125,10 +121,7 @@ class Search {
                 if (next[i].first <= kOpened * fastest_) visit(next[i].second, estimates[i]);
         }
         constexpr size_t kMost = 24, kClimbs = 12;
-        const auto sort = [&] {
-            std::stable_sort(ranked_.begin(), ranked_.end(),
-                             [](const auto& a, const auto& b) { return a.first < b.first; });
-        };
+        const auto sort = [&] { std::ranges::stable_sort(ranked_, {}, &RankedNode::first); };
         sort();
         // Larger micro batches of the best, as long as they are not far behind.
         std::vector<RankedNode> climbing = fastest_nodes(kClimbs);
@@ -394,8 +387,7 @@ class Search {
         constexpr size_t kMostGrids = 120, kFirst = 3, kGrids = 6, kAll = 24;
         std::vector<Candidate> proposed;
         for (auto& [variant, candidate] : proposals_) proposed.push_back(std::move(candidate));
-        const auto faster = [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; };
-        std::sort(proposed.begin(), proposed.end(), faster);
+        std::ranges::sort(proposed, {}, &Candidate::seconds);
         struct Grid {
             std::vector<const Candidate*> proposed;  // fastest first
             double seconds = kNever;                 // of the fastest priced one
@@ -442,11 +434,10 @@ class Search {
         grids.resize(std::min(grids.size(), kMostGrids));
         for (Grid& grid : grids) want(grid, 0, kFirst);
         price();
-        std::stable_sort(grids.begin(), grids.end(),
-                         [](const Grid& a, const Grid& b) { return a.seconds < b.seconds; });
+        std::ranges::stable_sort(grids, {}, &Grid::seconds);
         for (size_t g = 0; g < std::min(kGrids, grids.size()); ++g) want(grids[g], kFirst, kAll);
         price();
-        std::sort(found_.best.begin(), found_.best.end(), faster);
+        std::ranges::sort(found_.best, {}, &Candidate::seconds);
         found_.front = front_.take();
     }
 
