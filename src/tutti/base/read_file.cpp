@@ -79,6 +79,14 @@ std::optional<std::string> read_file_if_there(const std::string& path) {
     return read_file(path);
 }
 
+std::optional<std::string> read_file_if_readable(const std::string& path) {
+    try {
+        return read_file_if_there(path);
+    } catch (const DataError&) {
+        return std::nullopt;
+    }
+}
+
 MappedFile::MappedFile(const std::string& path) : path_(path) {
     try {
         const RegularFile file = open_regular(path);

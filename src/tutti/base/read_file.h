@@ -24,6 +24,8 @@ RegularFile open_regular(const std::string& path);
 std::string read_file(const std::string& path);
 // nullopt if no such file exists.
 std::optional<std::string> read_file_if_there(const std::string& path);
+// nullopt also if the file cannot be read.
+std::optional<std::string> read_file_if_readable(const std::string& path);
 
 // A read-only memory-mapped file.
 class MappedFile {

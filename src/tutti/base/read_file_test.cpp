@@ -65,6 +65,15 @@ TEST(MappedFile, UnreadableNamesTheReason) {
     EXPECT_EQ(missing("Permission denied (errno 13)", message), "");
 }
 
+TEST(ReadFile, AMissingOrUnreadableFileIsNothing) {
+    ScratchFolder folder;
+    EXPECT_EQ(read_file_if_readable(folder.write("a", "hello")), "hello");
+    EXPECT_EQ(read_file_if_there(folder.path("absent")), std::nullopt);
+    EXPECT_EQ(read_file_if_readable(folder.path("absent")), std::nullopt);
+    EXPECT_THROW(read_file_if_there(folder.path("")), DataError);  // a directory
+    EXPECT_EQ(read_file_if_readable(folder.path("")), std::nullopt);
+}
+
 // Pages of the mapping in the page tables of this process, not in the system's cache.
 int64_t resident_pages(const MappedFile& file) {
     const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));

@@ -35,19 +35,10 @@ double modified(const struct stat& info) {
     return static_cast<double>(info.st_mtim.tv_sec) + 1e-9 * static_cast<double>(info.st_mtim.tv_nsec);
 }
 
-// Nothing where the file is not there, or unreadable.
-std::optional<std::string> text_of(const fs::path& path) {
-    try {
-        return read_file_if_there(path.string());
-    } catch (const DataError&) {
-        return std::nullopt;
-    }
-}
-
 // Whether the process that holds run.lock lives; nullopt: it is of another host, or there is no readable lock. It holds
 // "HOST-PID" (checkpoint/file_system.h); trying the lock itself would refuse a run that starts at that moment.
 std::optional<bool> holder_lives(const fs::path& lock) {
-    std::optional<std::string> owner = text_of(lock);
+    std::optional<std::string> owner = read_file_if_readable(lock.string());
     if (!owner) return std::nullopt;
     while (owner->ends_with('\n')) owner->pop_back();
     const size_t dash = owner->rfind('-');
@@ -234,7 +225,7 @@ void WatchedRun::find_state(double now) {
     if (holder_lives(fs::path(path_) / "launch.lock") == true) lives = true;  // its ranks are started again
     const fs::path totals = fs::path(path_) / "run.json";
     if (const auto info = status_of(totals); info && lives != true) {
-        const Json end = Json::try_parse(text_of(totals).value_or("")).value_or(Json());
+        const Json end = Json::try_parse(read_file_if_readable(totals.string()).value_or("")).value_or(Json());
         const Json *time = end.find("time"), *preempted = end.find("preempted");
         if ((time != nullptr && time->is_number() ? time->get<double>() : modified(*info)) >= last_line_) {
             state_ = preempted != nullptr && *preempted == true ? State::stopped : State::ended;

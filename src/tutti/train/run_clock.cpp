@@ -42,23 +42,16 @@ std::optional<End> last_logged(const std::string& text) {
     return std::nullopt;
 }
 
-std::optional<std::string> text_of(const std::string& path) {
-    try {
-        return read_file_if_there(path);
-    } catch (const DataError&) {
-        return std::nullopt;
-    }
-}
-
 }  // namespace
 
 RunClock::RunClock(const std::string& out, int64_t step, double trained, Clock::time_point began, bool from_memory)
     : trained_before_(trained), saving_before_(0) {
     const double starting = seconds(first_step_ - began);
     std::optional<End> logged, whole;
-    if (const auto text = out.empty() ? std::nullopt : text_of(out + "/metrics.jsonl")) logged = last_logged(*text);
-    if (const auto text = out.empty() ? std::nullopt : text_of(out + "/run.json"))
-        whole = end_of(Json::try_parse(*text), "steps");
+    if (!out.empty()) {
+        logged = last_logged(read_file_if_readable(out + "/metrics.jsonl").value_or(""));
+        whole = end_of(Json::try_parse(read_file_if_readable(out + "/run.json").value_or("")), "steps");
+    }
     const bool ended_well = whole && (!logged || whole->time >= logged->time);
     const std::optional<End>& last = ended_well ? whole : logged;
     if (!last) {

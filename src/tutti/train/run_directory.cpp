@@ -63,12 +63,8 @@ Json ranks_of(const StepMetrics& m) {
 
 // The object in a file of the run. Empty where the file is missing or unreadable: the next write replaces the file.
 Json object_of(const std::string& path, const std::string& name) {
-    try {
-        const auto json = Json::try_parse(read_file_if_there(path + "/" + name).value_or(""));
-        if (json && json->is_object()) return *json;
-    } catch (const DataError&) {
-    }
-    return Json::object();
+    const auto json = Json::try_parse(read_file_if_readable(path + "/" + name).value_or(""));
+    return json && json->is_object() ? *json : Json::object();
 }
 
 // A directory of something else, such as the user's own config.toml or a Hugging Face model, is no place for a run,
