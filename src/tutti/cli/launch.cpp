@@ -8,7 +8,6 @@
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 #include "tutti/checkpoint/generation.h"
-#include "tutti/checkpoint/store.h"
 #include "tutti/cli/command.h"
 #include "tutti/cli/forecast.h"
 #include "tutti/comm/launcher.h"
@@ -125,13 +124,6 @@ std::optional<launch::Layout> layout_of(const LaunchArguments& a, const spec::Ru
     return std::nullopt;
 }
 
-int64_t newest_step(const std::string& directory) {
-    checkpoint::PosixFileSystem files;
-    const checkpoint::Store store(files, directory, checkpoint::Access::read, [](const std::string&) {});
-    const auto stored = store.list();
-    return stored.empty() ? 0 : stored.front().step;
-}
-
 // The hosts on which another launcher has started one process each, and -n ranks spread over them.
 std::vector<launch::HostLine> placed_hosts(const comm::Launch& around, const LaunchArguments& a) {
     const std::string by =
@@ -199,7 +191,7 @@ int launch(const LaunchArguments& given, const Io& io) {
     if (a.force) run.words.emplace_back("--force");
     run.layout = [&](int ranks) { return layout_of(a, config, ranks); };
     const std::string checkpoints = train::checkpoint_directory(config, run.out);
-    run.newest_step = [checkpoints] { return newest_step(checkpoints); };
+    run.newest_step = [checkpoints] { return train::newest_step(checkpoints); };
     run.count_start = [&](int64_t step) { train::count_start(run.out, step, a.force, a.max_restarts + 1); };
     run.copies_in_memory = config.checkpoint.memory_every > 0;
     run.require_free = [&] { train::lock_run(run.out); };

@@ -17,8 +17,7 @@ constexpr double kLatencyMargin = 0.5;  // at least: latencies spread more than 
 
 constexpr const char* kSlowProducts =
     "other processes on it (top, nvidia-smi), cores that ranks share, clocks and power limit (a GPU's: nvidia-smi -q "
-    "-d "
-    "CLOCK,PERFORMANCE,POWER,TEMPERATURE)";
+    "-d CLOCK,PERFORMANCE,POWER,TEMPERATURE)";
 constexpr const char* kSlowCopies =
     "generation and width of its PCIe link (nvidia-smi -q | grep -A8 'GPU Link Info'), and the NUMA node of its cores "
     "(nvidia-smi topo -m)";

@@ -70,10 +70,14 @@ std::string checkpoint_directory(const spec::RunSpec& run, const std::string& ou
     return run.checkpoint.dir.empty() ? out + "/checkpoints" : run.checkpoint.dir;
 }
 
+int64_t newest_step(const std::string& directory) {
+    checkpoint::PosixFileSystem files;
+    const auto stored = checkpoint::Store(files, directory, checkpoint::Access::read, [](const std::string&) {}).list();
+    return stored.empty() ? 0 : stored.front().step;
+}
+
 Checkpointing::Checkpointing(Setup setup)
-    : setup_(std::move(setup)),
-      own_files_(setup_.files != nullptr ? nullptr : std::make_unique<checkpoint::PosixFileSystem>()),
-      files_(setup_.files != nullptr ? *setup_.files : *own_files_) {
+    : setup_(std::move(setup)), files_(setup_.files != nullptr ? *setup_.files : own_files_) {
     const Agreement opened = agree([&] {
         if (rank() != 0) return std::string();
         store_ = std::make_unique<checkpoint::Store>(files_, setup_.directory, checkpoint::Access::write, setup_.warn);

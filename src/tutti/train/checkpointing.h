@@ -45,6 +45,8 @@ RunState state_of(const checkpoint::CheckpointReader& reader);
 
 // Of a run with the directory `out`.
 std::string checkpoint_directory(const spec::RunSpec& run, const std::string& out);
+// Of the newest checkpoint in such a directory; 0: there is none.
+int64_t newest_step(const std::string& directory);
 
 // All ranks of a run make one and call the same methods in the same order; all methods may communicate.
 class Checkpointing {
@@ -124,7 +126,7 @@ class Checkpointing {
     void report(const std::string& error);
 
     Setup setup_;
-    std::unique_ptr<checkpoint::FileSystem> own_files_;
+    checkpoint::PosixFileSystem own_files_;
     checkpoint::FileSystem& files_;
     std::unique_ptr<checkpoint::Store> store_;  // of rank 0
     checkpoint::Store::Attempt attempt_;        // of rank 0

@@ -76,9 +76,7 @@ class MemoryCopies::Source final : public checkpoint::StateSource {
 };
 
 MemoryCopies::MemoryCopies(Setup setup)
-    : setup_(std::move(setup)),
-      own_files_(setup_.files != nullptr ? nullptr : std::make_unique<checkpoint::PosixFileSystem>()),
-      files_(setup_.files != nullptr ? *setup_.files : *own_files_) {}
+    : setup_(std::move(setup)), files_(setup_.files != nullptr ? *setup_.files : own_files_) {}
 
 // --- finding and loading
 

@@ -34,6 +34,7 @@ class MemoryCopies {
         checkpoint::FileSystem* files = nullptr;  // null: the real one
     };
     explicit MemoryCopies(Setup setup);
+    MemoryCopies(const MemoryCopies&) = delete;
 
     int64_t generation() const { return setup_.generation; }
 
@@ -86,7 +87,7 @@ class MemoryCopies {
     friend class Source;
 
     Setup setup_;
-    std::unique_ptr<checkpoint::FileSystem> own_files_;
+    checkpoint::PosixFileSystem own_files_;
     checkpoint::FileSystem& files_;
     std::map<int, std::unique_ptr<comm::tcp::FileClient>> clients_;  // by host
     std::optional<std::vector<Candidate>> candidates_;               // newest last

@@ -104,16 +104,11 @@ int64_t step_to_continue(Session& session) {
     int64_t step = 0;
     if (world.rank() == 0 && options.resume != "never") {
         checkpoint::PosixFileSystem files;
-        const bool named = options.resume != "auto" && options.resume != "strict";
-        const std::string directory = checkpoint_directory(options.run, options.out);
-        if (named) {
-            if (files.kind(options.resume) != checkpoint::FileKind::none)
-                step = checkpoint::CheckpointReader(files, options.resume).manifest().step;
-        } else {
-            const checkpoint::Store store(files, directory, checkpoint::Access::read, [](const std::string&) {});
-            const auto stored = store.list();
-            if (!stored.empty()) step = stored.front().step;
+        if (options.resume == "auto" || options.resume == "strict") {
+            step = newest_step(checkpoint_directory(options.run, options.out));
             if (session.memory) step = session.memory->newest_after(step);
+        } else if (files.kind(options.resume) != checkpoint::FileKind::none) {
+            step = checkpoint::CheckpointReader(files, options.resume).manifest().step;
         }
     }
     return ranks->max(step);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <sstream>
 #include <utility>
@@ -137,7 +138,7 @@ std::vector<MemoryNeed> needs_of(const card::MemoryPlan& plan, Device& device) {
     if (device.host_readable()) return needs_under(device.memory_limits(), plan.peak() + kBegun);
     std::vector<MemoryNeed> needs =
         needs_under(device.memory_limits(), plan.reserved - device.memory().reserved());  // its workspace is allocated
-    for (const MemoryNeed& on_host : needs_under(host_memory_limits(), plan.offloaded)) needs.push_back(on_host);
+    std::ranges::copy(needs_under(host_memory_limits(), plan.offloaded), std::back_inserter(needs));
     return needs;
 }
 
@@ -147,7 +148,7 @@ std::vector<MemoryNeed> needs_of(const spec::RunSpec& run, const card::MemoryPla
         run.checkpoint.async && run.checkpoint.every > 0 && run.checkpoint.every <= run.train.steps;
     if (in_background || !device.host_readable()) ++copies;
     if (copies == 0) return needs;
-    for (const MemoryNeed& need : needs_under(host_memory_limits(), copies * plan.saved)) needs.push_back(need);
+    std::ranges::copy(needs_under(host_memory_limits(), copies * plan.saved), std::back_inserter(needs));
     return needs;
 }
 

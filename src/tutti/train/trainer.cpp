@@ -555,10 +555,6 @@ std::string Run::totals(const std::string& sample_text) {
     return json.dump(1, Json::InvalidUtf8::replace) + "\n";
 }
 
-}  // namespace
-
-namespace {
-
 // While the object lives, a stop request can tell the other ranks of `world`.
 class Telling {
   public:

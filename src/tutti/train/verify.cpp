@@ -409,16 +409,14 @@ std::string reason_beyond_bound(const spec::RunSpec& run, const VerifyOutcome& o
     if (outcome.undecided())
         return fmt::format(
             "rounding alone moves loss or gradients of this run by {:.2g} on one rank, and a sum that a rank leaves "
-            "out "
-            "need not move them further; {}",
+            "out need not move them further; {}",
             outcome.worst().rounding,
             spec::compute_type_of(run) == ComputeType::f32 && !spec::recipe_of(run.precision)
                 ? "try smaller weights, such as a lower model.init_std"
                 : "--set precision.compute=f32 --set precision.recipe=none shows whether the layout is right");
     if (spec::recipe_of(run.precision) && run.precision.scale_over == "rank")
         return "[precision] scale_over = \"rank\" takes the scales of a rank's parts, so that the layout changes them; "
-               "set "
-               "scale_over = \"tensor\"";
+               "set scale_over = \"tensor\"";
     if (spec::recipe_of(run.precision) && run.parallel.tp > run.model.kv_heads)
         return concat("[parallel] tp = ", run.parallel.tp, " is more than [model] kv_heads = ", run.model.kv_heads,
                       ": ranks that share a head quantize their parts of its gradient, so that the layout changes the "
@@ -471,9 +469,9 @@ VerifyOutcome verify(const VerifyOptions& options) {
         const auto rehearsed = rehearsal::rehearse(options.run, target, world.size(), world.rank(), options.factories);
         std::vector<MemoryNeed> needs = needs_of(rehearsed.memory, *machine.device);
         if (world.rank() == 0)
-            for (const MemoryNeed& need :
-                 needs_of(rehearsal::rehearse(alone, target, 1, 0, options.factories).memory, *machine.device))
-                needs.push_back(need);
+            std::ranges::copy(
+                needs_of(rehearsal::rehearse(alone, target, 1, 0, options.factories).memory, *machine.device),
+                std::back_inserter(needs));
         check_memory(*world.everyone("memory"), needs, options.force, [&](const std::string& message) {
             if (world.rank() == 0) console.warn(message);
         });
