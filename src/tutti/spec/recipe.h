@@ -44,7 +44,9 @@ struct Recipe {
 
 // Of a validated section; nothing: products in the compute type.
 inline std::optional<Recipe> recipe_of(const PrecisionSpec& p) {
-    Recipe r{.powers_of_two = p.scales != "f32", .delayed = p.recipe == "delayed"};
+    Recipe r;
+    r.powers_of_two = p.scales != "f32";
+    r.delayed = p.recipe == "delayed";
     r.most_recent = p.amax_of == "most_recent";
     r.history = p.amax_history;
     if (p.recipe == "block") {
