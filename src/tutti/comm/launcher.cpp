@@ -1,6 +1,7 @@
 #include "tutti/comm/launcher.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <vector>
 
@@ -89,7 +90,8 @@ int number(const Environment& environment, const LauncherVariables& row, const c
     check<UsageError>(text.has_value(), "launcher ", row.name, ": the variable ", name,
                       " is not set; was this process started by that launcher?");
     const int value = parse_number<int>(*text).value_or(-1);
-    check<UsageError>(value >= 0, "launcher ", row.name, ": ", name, " must be a whole number, got '", *text, "'");
+    check<UsageError>(value >= 0, "launcher ", row.name, ": ", name, " must be a whole number from 0 to ",
+                      std::numeric_limits<int>::max(), ", got '", *text, "'");
     return value;
 }
 

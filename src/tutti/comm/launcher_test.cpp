@@ -305,7 +305,8 @@ TEST(Launcher, WhatIsMissingOrWrongIsNamed) {
               "launcher slurm: the variable SLURM_PROCID is not set; was this process started by that launcher?");
     Variables wrong = kOpenMpi;
     wrong["OMPI_COMM_WORLD_RANK"] = "2x";
-    EXPECT_EQ(error_of(wrong), "launcher open_mpi: OMPI_COMM_WORLD_RANK must be a whole number, got '2x'");
+    EXPECT_EQ(error_of(wrong),
+              "launcher open_mpi: OMPI_COMM_WORLD_RANK must be a whole number from 0 to 2147483647, got '2x'");
     wrong["OMPI_COMM_WORLD_RANK"] = "4";
     EXPECT_EQ(error_of(wrong),
               "launcher open_mpi: OMPI_COMM_WORLD_RANK=4, OMPI_COMM_WORLD_SIZE=4: the rank must be below the number of "
