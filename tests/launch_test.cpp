@@ -309,8 +309,8 @@ TEST_F(Launched, WhatNoRestartCuresEndsIt) {
     expect_contains(r.err, "global_batch = 40");
     EXPECT_FALSE(fs::exists(path("a")));
     r = run(launch_arguments("b", {"-n", "2"}, {"data.train=" + path("missing.bin")}));
-    EXPECT_NE(r.exit_code, 0);
-    EXPECT_LE(events("b", "started").size(), 1U) << r.err;
+    EXPECT_EQ(r.exit_code, 3) << r.err;
+    EXPECT_FALSE(fs::exists(path("b"))) << r.err;  // nor of a start that is refused
     const Words hopeless = {"optimizer.lr=1e30",        "train.max_skipped=2",  "optimizer.clip=0",
                             "optimizer.warmup_steps=0", "checkpoint.every=100", "train.steps=100"};
     r = run(launch_arguments("c", {"-n", "2", "--max-restarts", "1"}, hopeless));
@@ -320,6 +320,7 @@ TEST_F(Launched, WhatNoRestartCuresEndsIt) {
     r = run(launch_arguments("d", {"--hosts", path("hosts"), "--ssh", path("no-such-program")}, {}));
     EXPECT_EQ(r.exit_code, 4);
     expect_contains(r.err, "host a: its agent has ended: tutti: cannot run " + path("no-such-program"));
+    EXPECT_FALSE(fs::exists(path("d")));
     expect_no_process();
 }
 

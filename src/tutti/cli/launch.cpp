@@ -11,10 +11,12 @@
 #include "tutti/cli/command.h"
 #include "tutti/cli/forecast.h"
 #include "tutti/comm/launcher.h"
+#include "tutti/comm/tcp/secret.h"
 #include "tutti/launch/agent.h"
 #include "tutti/launch/launcher.h"
 #include "tutti/planner/plan.h"
 #include "tutti/planner/rules.h"
+#include "tutti/report/run_events.h"
 #include "tutti/spec/fields.h"
 #include "tutti/spec/rules.h"
 #include "tutti/spec/stages.h"
@@ -195,6 +197,11 @@ int launch(const LaunchArguments& given, const Io& io) {
     run.count_start = [&](int64_t step) { train::count_start(run.out, step, a.force, a.max_restarts + 1); };
     run.copies_in_memory = config.checkpoint.memory_every > 0;
     run.require_free = [&] { train::lock_run(run.out); };
+    run.remove_traces = [&, made = !std::filesystem::exists(run.out)] {
+        train::remove_unless_begun(run.out, made,
+                                   {launch::kLaunchLock, comm::tcp::kSecretFile, checkpoint::kGenerations,
+                                    report::kEventsFile, train::kStarts});
+    };
     if (around.size > 1) {
         options.agents = agent_group_of(around, config, run.out, a.silence_s);
         if (around.rank > 0) return launch::serve_launcher(*options.agents, io.err);

@@ -27,7 +27,7 @@
 
 namespace tutti::launch {
 
-using exit_codes::kBecauseOfOthers, exit_codes::kPreempted;
+using exit_codes::kBecauseOfOthers, exit_codes::kData, exit_codes::kPreempted, exit_codes::kUsage;
 
 namespace {
 
@@ -100,7 +100,10 @@ class Launcher {
 
     int run() {
         try {
-            return run_generations();
+            checkpoint::PosixFileSystem files;
+            checkpoint::make_directories(files, run_.out);
+            const auto lock = files.lock(checkpoint::join(run_.out, kLaunchLock), checkpoint::this_owner());
+            return run_locked();
         } catch (const Error& error) {
             code_ = error.exit_code();
             throw;
@@ -108,10 +111,22 @@ class Launcher {
     }
 
   private:
+    // A start that was refused or stopped, and no failure that starts.json counts.
+    int run_locked() {
+        const auto is_refused = [&](int code) {
+            return !has_run_ || code == kUsage || code == kData || code == kPreempted;
+        };
+        try {
+            const int code = run_generations();
+            if (is_refused(code)) run_.remove_traces();
+            return code;
+        } catch (const Error& error) {
+            if (is_refused(error.exit_code())) run_.remove_traces();
+            throw;
+        }
+    }
+
     int run_generations() {
-        checkpoint::PosixFileSystem files;
-        checkpoint::make_directories(files, run_.out);
-        const auto lock = files.lock(checkpoint::join(run_.out, "launch.lock"), checkpoint::this_owner());
         for (int64_t starts = 1;; ++starts) {
             if (!wait_for_hosts(starts == 1)) return code_ = stopped_by_ != 0 ? kPreempted : kBecauseOfOthers;
             const bool last = stopped_by_ != 0;  // this generation only saves the state in memory

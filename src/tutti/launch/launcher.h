@@ -33,7 +33,10 @@ struct LaunchedRun {
     std::function<void(int64_t step)> count_start;  // throws after too many failed starts from this step
     std::function<void()> require_free;             // UsageError while another process trains in the directory
     bool copies_in_memory = false;                  // checkpoint.memory_every > 0
+    std::function<void()> remove_traces;  // of starts, from the directory of a run that none of them has begun
 };
+
+inline constexpr const char* kLaunchLock = "launch.lock";  // in the run directory; held by the launcher
 
 struct LaunchOptions {
     std::vector<HostLine> hosts;

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 
@@ -10,7 +11,7 @@ namespace tutti::report {
 
 namespace {
 
-std::string events_file(const std::string& run_directory) { return run_directory + "/events.jsonl"; }
+std::string events_file(const std::string& run_directory) { return concat(run_directory, "/", kEventsFile); }
 
 }  // namespace
 

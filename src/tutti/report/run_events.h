@@ -19,6 +19,8 @@ struct RunEvent {
 inline constexpr const char *kStarted = "started", *kResumed = "resumed", *kDied = "died", *kHost = "host",
                             *kEnded = "ended";
 
+inline constexpr const char* kEventsFile = "events.jsonl";  // in the run directory
+
 // Appends a line. False when the file cannot be written.
 bool append_event(const std::string& run_directory, const RunEvent& event);
 // All complete lines; damaged ones are left out. Nothing where there is no file.

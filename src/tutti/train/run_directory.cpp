@@ -79,24 +79,11 @@ void require_no_others(const std::string& path) {
                           "or move the file");
 }
 
-// Of a start that is refused before it has written anything, nothing stays, unless the user had made the directory.
 class RunLock final : public checkpoint::FileLock {
   public:
     RunLock(std::string directory, bool made, std::unique_ptr<checkpoint::FileLock> lock)
         : directory_(std::move(directory)), made_(made), lock_(std::move(lock)) {}
-    ~RunLock() override {
-        using std::filesystem::path;
-        const path checkpoints = path(directory_) / kCheckpoints;
-        const path locks[] = {path(directory_) / kLock, checkpoints / checkpoint::kLockName};
-        std::error_code ignored;
-        for (const path& place : {path(directory_), checkpoints})
-            for (const auto& entry : std::filesystem::directory_iterator(place, ignored))
-                if (entry.path() != checkpoints && std::ranges::count(locks, entry.path()) == 0) return;
-        for (const path& lock : locks) std::filesystem::remove(lock, ignored);
-        const bool own = std::filesystem::is_directory(std::filesystem::symlink_status(checkpoints, ignored));
-        if (own) std::filesystem::remove(checkpoints, ignored);
-        if (made_) std::filesystem::remove(directory_, ignored);
-    }
+    ~RunLock() override { remove_unless_begun(directory_, made_, {}); }
     RunLock(const RunLock&) = delete;
     RunLock& operator=(const RunLock&) = delete;
 
@@ -107,6 +94,20 @@ class RunLock final : public checkpoint::FileLock {
 };
 
 }  // namespace
+
+void remove_unless_begun(const std::string& path, bool made, const std::vector<std::filesystem::path>& others) {
+    const std::filesystem::path directory = path, checkpoints = directory / kCheckpoints;
+    std::vector<std::filesystem::path> own = {directory / kLock, checkpoints / checkpoint::kLockName};
+    for (const auto& other : others) own.push_back(directory / other);
+    std::error_code ignored;
+    for (const auto& place : {directory, checkpoints})
+        for (const auto& entry : std::filesystem::directory_iterator(place, ignored))
+            if (entry.path() != checkpoints && std::ranges::count(own, entry.path()) == 0) return;
+    for (const auto& one : own) std::filesystem::remove_all(one, ignored);
+    const bool real = std::filesystem::is_directory(std::filesystem::symlink_status(checkpoints, ignored));
+    if (real) std::filesystem::remove(checkpoints, ignored);
+    if (made) std::filesystem::remove(directory, ignored);
+}
 
 bool has_results(const std::string& path, int64_t step) {
     const Json totals = object_of(path, kTotals);

@@ -5,6 +5,7 @@
 // the next line of the log, with a warning.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -23,6 +24,10 @@ namespace tutti::train {
 // files of a run's names that no run wrote, or when another run holds it, with the name of that run. Removes temporary
 // files of killed runs. Null on a file system without locks.
 std::unique_ptr<checkpoint::FileLock> lock_run(const std::string& path);
+
+// Of a start that has begun no run nothing stays: removes this room's locks and `others` of the directory, unless
+// anything else is there; then the directory, if the start has `made` it.
+void remove_unless_begun(const std::string& path, bool made, const std::vector<std::filesystem::path>& others);
 
 // Whether run.json says that the run in `path` ended by itself after `step`: its evaluation, sample and report are
 // made.

@@ -181,7 +181,7 @@ void check_least_memory(comm::Communicator& ranks, const spec::RunSpec& run, con
 
 namespace {
 
-std::string file_of(const std::string& out) { return out + "/starts.json"; }
+std::string file_of(const std::string& out) { return concat(out, "/", kStarts); }
 
 // A file that cannot be read counts as none: the count is a fuse, not a state of the run.
 int64_t starts_since(const std::string& out, int64_t step) {

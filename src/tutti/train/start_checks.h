@@ -65,6 +65,7 @@ void check_least_memory(comm::Communicator& ranks, const spec::RunSpec& run, con
                         Device& device);
 
 inline constexpr int64_t kMostStarts = 3;
+inline constexpr const char* kStarts = "starts.json";
 // Counts in `out`/starts.json one more start from the checkpoint after `step`. InternalError when the last `most`
 // starts from there died before a new checkpoint, unless `force`.
 void count_start(const std::string& out, int64_t step, bool force, int64_t most = kMostStarts);
