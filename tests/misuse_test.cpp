@@ -149,8 +149,7 @@ TEST_F(Misuse, ARunThatDoesNotFitIsRefusedBeforeAnythingIsAllocated) {
 
 TEST_F(Misuse, ADryRunSaysWhetherThisHostHasTheMemory) {
     const auto dry = [&](const std::vector<std::string>& more) {
-        auto arguments = train_arguments("run", {"train.device=cpu"});
-        arguments.emplace_back("--dry-run");
+        std::vector<std::string> arguments = {"train", path("tiny.toml"), "--set", "train.device=cpu", "--dry-run"};
         arguments.insert(arguments.end(), more.begin(), more.end());
         const Result r = run(arguments);
         EXPECT_EQ(r.exit_code, 0) << r.err;

@@ -156,6 +156,13 @@ TEST(CommandLine, WrongValuesAreRefused) {
                          "--max-shard-size: required a size in bytes, or in KB, MB or GB such as 500MB, got 1e3"));
     EXPECT_TRUE(contains(tutti({"simulate", "c.toml", "--for", "h100", "--profile", "p.json"}).err,
                          "--profile and --for exclude each other"));
+    // A rehearsal makes no run.
+    for (const std::vector<std::string>& of_start :
+         std::vector<std::vector<std::string>>{{"--out", "run"}, {"--resume", "never"}, {"--force"}}) {
+        std::vector<std::string> words = {"train", "c.toml", "--dry-run"};
+        words.insert(words.end(), of_start.begin(), of_start.end());
+        EXPECT_TRUE(contains(tutti(words).err, of_start.front() + " and --dry-run exclude each other"));
+    }
 }
 
 // The number that an option has set; nothing for an option without one.
@@ -940,7 +947,7 @@ TEST(Train, TrainsGeneratesReports) {
     const std::string config = dir.write("c.toml", "[model]\nlayers = 1\n[data]\ntrain = \"" + data +
                                                        "\"\n[train]\nsteps = 2\nseq_len = 32\nglobal_batch = 2\n"
                                                        "micro_batch = 1\n[precision]\ncompute = \"f32\"\n");
-    const Ran dry = tutti({"train", config, "--out", out, "--dry-run", "--json"});
+    const Ran dry = tutti({"train", config, "--dry-run", "--json"});
     EXPECT_EQ(dry.code, 0) << dry.err;
     EXPECT_EQ(Json::parse(dry.out)["dry_run"], true);
     EXPECT_FALSE(fs::exists(out));
@@ -1075,9 +1082,9 @@ TEST(Data, ATokenizerIsLearntAndTrainedWith) {
     dir.write("tokenizer_config.json", R"({"eos_token": "e"})");
     const auto files = [&] { return std::distance(fs::directory_iterator(dir / ""), fs::directory_iterator()); };
     const auto before = files();
-    ASSERT_EQ(tutti({"train", config, "--out", out, "--dry-run"}).code, 0);
+    ASSERT_EQ(tutti({"train", config, "--dry-run"}).code, 0);
     if (find_gpus().found.empty()) {
-        const Ran graphs = tutti({"train", config, "--out", out, "--dry-run", "--set", "train.cuda_graphs=true"});
+        const Ran graphs = tutti({"train", config, "--dry-run", "--set", "train.cuda_graphs=true"});
         EXPECT_EQ(graphs.code, 2);
         EXPECT_TRUE(contains(graphs.err, "cuda_graphs = true: needs a GPU")) << graphs.err;
     }

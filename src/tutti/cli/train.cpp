@@ -86,10 +86,7 @@ bool is_in_a_job(const comm::Launch& launch) {
 }  // namespace
 
 int train(const TrainArguments& arguments, const Io& io) {
-    if (arguments.dry_run) {
-        check_resume(arguments.resume);
-        return rehearse(arguments, io);
-    }
+    if (arguments.dry_run) return rehearse(arguments, io);
     train::TrainOptions options;
     options.launch = comm::this_launch();
     options.ranks = options.launch.ranks(arguments.ranks);
@@ -151,16 +148,19 @@ int train(const TrainArguments& arguments, const Io& io) {
 
 Command train_command(Arguments& all, const Io& io) {
     auto& a = all.add<TrainArguments>();
-    const Options options = {
-        {"--out", "DIR", "", "run directory [runs/<name of CONFIG>]", &a.out, kPath},
-        {"--resume", "HOW", "", "[auto], never, strict or the path of a checkpoint", &a.resume,
-         Suggestions{{"auto", "never", "strict"}, true}},
-        {"--dry-run", "", "", "rehearse a step and print the plan card; needs no data or machine", &a.dry_run},
-        force_option(a.force)};
+    const Options of_start = {{"--out", "DIR", "", "run directory [runs/<name of CONFIG>]", &a.out, kPath},
+                              {"--resume", "HOW", "", "[auto], never, strict or the path of a checkpoint", &a.resume,
+                               Suggestions{{"auto", "never", "strict"}, true}},
+                              force_option(a.force)};
+    const Option dry_run = {"--dry-run", "", "", "rehearse a step and print the plan card; needs no data or machine",
+                            &a.dry_run};
     Command command = command_of(
         "train", "train a model", a, io, train,
         joined_options(
-            {run_options(a, "TOML file; `tutti config` explains its keys"), options, rank_options(a),
+            {run_options(a, "TOML file; `tutti config` explains its keys"),
+             without({"--dry-run"}, of_start),
+             {dry_run},
+             rank_options(a),
              beside({"--dry-run"}, joined_options({shown_rank_options(a), machine_options(a, "this one")}))}),
         "Examples:\n"
         "  tutti train config.toml\n"
