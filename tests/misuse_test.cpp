@@ -337,6 +337,13 @@ TEST_F(Misuse, AFailedResumeLeavesNoFlightRecord) {
         expect_refused(run(arguments), 3, path("run/nowhere"));
         EXPECT_FALSE(fs::exists(path("run/flight")));
     }
+    // A run has checkpoints, and --resume names one of them.
+    for (const char* several : {"run", "run/checkpoints/"}) {
+        auto arguments = train_arguments("run");
+        arguments.insert(arguments.end(), {"--resume", path(several)});
+        expect_refused(run(arguments), 2,
+                       "the newest there is " + (fs::path(path("run/checkpoints")) / "step-0").string());
+    }
 }
 
 TEST_F(Misuse, ASampleIsMadeWhenAsked) {

@@ -9,10 +9,12 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/strings.h"
+#include "tutti/checkpoint/store.h"
 #include "tutti/cli/forecast.h"
 #include "tutti/cli/stop_signals.h"
 #include "tutti/comm/run.h"
 #include "tutti/comm/tcp/file_service.h"
+#include "tutti/infer/stored_model.h"
 #include "tutti/models/flops.h"
 #include "tutti/spec/nearest.h"
 #include "tutti/spec/stages.h"
@@ -31,6 +33,14 @@ void check_resume(const std::string& resume) {
     check<UsageError>(resume.find('/') != std::string::npos || std::filesystem::exists(resume), "--resume ", resume,
                       ": required: auto, never, strict or the path of a checkpoint; the nearest is ",
                       spec::nearest(resume, words));
+    if (!std::filesystem::is_directory(resume)) return;
+    const infer::CheckpointPlace place = infer::find_checkpoint(resume);
+    if (!place.step_path.empty()) return;
+    checkpoint::PosixFileSystem files;
+    const auto stored =
+        checkpoint::Store(files, place.directory, checkpoint::Access::read, [](const std::string&) {}).list();
+    check<UsageError>(stored.empty(), "--resume ", resume, ": required: one checkpoint; the newest there is ",
+                      stored.empty() ? "" : stored.front().path);
 }
 
 std::string resume_command(const TrainArguments& a) {
