@@ -77,7 +77,9 @@ class CreatedDirectories {
   public:
     explicit CreatedDirectories(const fs::path& path) {
         for (fs::path p = path; !p.empty() && !fs::exists(p); p = p.parent_path()) created_.push_back(p);
-        fs::create_directories(path);
+        std::error_code problem;
+        fs::create_directories(path, problem);
+        check<UsageError>(!problem, "DIR ", path.string(), ": cannot be made: ", problem.message(), "; give another");
     }
     ~CreatedDirectories() {
         std::error_code ignored;  // a directory with files stays

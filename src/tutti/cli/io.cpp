@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "tutti/base/error.h"
+#include "tutti/data/token_writer.h"
 
 namespace tutti::cli {
 
@@ -27,8 +28,10 @@ void Io::next(const std::vector<std::string>& commands) const {
 
 namespace {
 
-[[noreturn]] void throw_unwritable(const std::string& option, const std::string& path, const std::string& reason) {
-    throw DataError(concat(path, " cannot be written: ", reason, "; ", option, " names another place"));
+std::string advice_of(const std::string& option) { return concat(option, " names another place"); }
+
+std::string problem_of(const std::string& option, const std::string& path, const std::string& reason) {
+    return concat(path, " cannot be written: ", reason, "; ", advice_of(option));
 }
 
 }  // namespace
@@ -40,33 +43,30 @@ bool are_one_file(const std::string& a, const std::string& b) {
 }
 
 void check_place(const std::string& option, const std::string& path) {
+    const auto refuse = [&](int error) { throw UsageError(problem_of(option, path, std::strerror(error))); };
     std::error_code problem;
-    if (fs::is_directory(path, problem)) throw_unwritable(option, path, std::strerror(EISDIR));
+    if (fs::is_directory(path, problem)) refuse(EISDIR);
     const bool whole = !fs::exists(path, problem) || fs::is_regular_file(path, problem);
     const fs::path parent = fs::path(path).parent_path();
     const std::string place = !whole ? path : parent.empty() ? "." : parent.string();
-    if (::access(place.c_str(), whole ? W_OK | X_OK : W_OK) != 0) throw_unwritable(option, path, std::strerror(errno));
-    if (whole && !fs::is_directory(place, problem)) throw_unwritable(option, path, std::strerror(ENOTDIR));
+    if (::access(place.c_str(), whole ? W_OK | X_OK : W_OK) != 0) refuse(errno);
+    if (whole && !fs::is_directory(place, problem)) refuse(ENOTDIR);
 }
 
 void write_file(const std::string& option, const std::string& path, const std::string& text) {
     std::error_code problem;
     const bool there = fs::exists(path, problem);
     const bool whole = !there || fs::is_regular_file(path, problem);  // a pipe or a device is written as it is
-    const std::string target = there && whole ? fs::canonical(path, problem).string() : path;
-    const std::string written = whole ? concat(target, ".", ::getpid(), ".tmp") : target;
+    if (whole) {
+        data::AtomicFile file(there ? fs::canonical(path, problem).string() : path, advice_of(option));
+        file.write(text.data(), text.size());
+        return file.commit();
+    }
     errno = 0;
-    std::ofstream file(written, std::ios::binary | std::ios::trunc);
+    std::ofstream file(path, std::ios::binary | std::ios::trunc);
     file << text;
     file.close();
-    const std::string reason = std::strerror(errno);
-    const bool good = file.good();
-    problem.clear();
-    if (good && whole) fs::rename(written, target, problem);
-    if (good && !problem) return;
-    std::error_code ignored;
-    if (whole) fs::remove(written, ignored);
-    throw_unwritable(option, path, problem ? problem.message() : reason);
+    check<DataError>(file.good(), problem_of(option, path, std::strerror(errno)));
 }
 
 namespace {

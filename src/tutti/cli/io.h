@@ -34,10 +34,11 @@ struct Io {
 // to one.
 bool are_one_file(const std::string& a, const std::string& b);
 
-// DataError where write_file() would fail, to be thrown before a long computation.
+// UsageError where write_file() could make no file, to be thrown before a long computation.
 void check_place(const std::string& option, const std::string& path);
 
-// Writes the file that `option` names. A regular file appears complete or not at all. DataError with reason and option.
+// Writes the file that `option` names. A regular file appears complete or not at all. Errors have reason and option:
+// UsageError where no file can be made, DataError where writing fails.
 void write_file(const std::string& option, const std::string& path, const std::string& text);
 
 // Converts a stream of bytes to text for a terminal. A byte-level model generates a character in up to four tokens, and

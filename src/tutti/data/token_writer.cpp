@@ -48,10 +48,11 @@ void append(std::string& bytes, T value) {
 
 int open_locked(const std::string& path) {
     for (int attempt = 0;; ++attempt) {
-        const int fd = retried([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); });
+        const int fd = retried([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666); });
         if (fd < 0) return fd;
         struct stat status {};
-        const bool is_locked = retried([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0 || errno == ENOLCK;
+        const bool is_locked = retried([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) == 0 || errno == ENOLCK ||
+                               errno == ENOSYS || errno == EOPNOTSUPP;
         // Another process may have removed the file as a leftover of a killed process before it was locked.
         if (is_locked && ::fstat(fd, &status) == 0 && status.st_nlink > 0) return fd;
         const int code = is_locked ? EAGAIN : errno;
@@ -85,12 +86,16 @@ std::string unfinished(const std::string& path) { return concat(path, ".", ::get
 
 }  // namespace
 
-AtomicFile::AtomicFile(std::string path, const std::string& advice)
-    : path_(std::move(path)), temporary_(unfinished(path_)) {
+AtomicFile::AtomicFile(std::string path, std::string advice)
+    : path_(std::move(path)), temporary_(unfinished(path_)), advice_(std::move(advice)) {
     remove_unfinished(path_);
     descriptor_ = open_locked(temporary_);
     const bool emptied = descriptor_ >= 0 && ::ftruncate(descriptor_, 0) == 0;
-    check<UsageError>(emptied, path_, ": cannot be written (", std::strerror(errno), "): ", advice);
+    check<UsageError>(emptied, problem(errno));
+}
+
+std::string AtomicFile::problem(int error) const {
+    return concat(path_, " cannot be written: ", std::strerror(error), "; ", advice_);
 }
 
 AtomicFile::~AtomicFile() {
@@ -107,7 +112,7 @@ void AtomicFile::write_at(int64_t offset, const void* bytes, size_t size) {
     const char* from = static_cast<const char*>(bytes);
     while (size > 0) {
         const ssize_t done = retried([&] { return ::pwrite(descriptor_, from, size, offset); });
-        check<DataError>(done > 0, temporary_, ": cannot be written: ", std::strerror(errno));
+        if (done <= 0) throw DataError(problem(errno));
         from += done;
         offset += done;
         size -= to_size(done);
@@ -115,10 +120,7 @@ void AtomicFile::write_at(int64_t offset, const void* bytes, size_t size) {
 }
 
 void AtomicFile::commit() {
-    const bool synced = ::fsync(descriptor_) == 0;  // a statement of its own: errno is read with the other arguments
-    check<DataError>(synced, temporary_, ": cannot be synced: ", std::strerror(errno));
-    const bool renamed = ::rename(temporary_.c_str(), path_.c_str()) == 0;
-    check<DataError>(renamed, temporary_, ": cannot be renamed to ", path_, ": ", std::strerror(errno));
+    if (::fsync(descriptor_) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) throw DataError(problem(errno));
     committed_ = true;
 }
 

@@ -25,8 +25,9 @@ inline constexpr const char* kLockOfFolder = "lock";  // the file that is locked
 // A file that appears under its name only when complete.
 class AtomicFile {
   public:
-    // Opens a temporary file beside `path`. UsageError with `advice` when that fails.
-    explicit AtomicFile(std::string path, const std::string& advice = "is the folder there, and may you write in it?");
+    // Opens a temporary file beside `path`, which the next AtomicFile of `path` removes after a kill. UsageError where
+    // nothing can be made there. `advice` ends each message.
+    explicit AtomicFile(std::string path, std::string advice = "is the folder there, and may you write in it?");
     ~AtomicFile();  // removes the temporary file unless commit() was called
     AtomicFile(const AtomicFile&) = delete;
     AtomicFile& operator=(const AtomicFile&) = delete;
@@ -38,7 +39,9 @@ class AtomicFile {
     void commit();  // syncs and renames
 
   private:
-    std::string path_, temporary_;
+    [[nodiscard]] std::string problem(int error) const;
+
+    std::string path_, temporary_, advice_;
     int descriptor_ = -1;
     int64_t size_ = 0;
     bool committed_ = false;

@@ -98,8 +98,8 @@ void Secret::make() const {
         ::close(fd);
         ::unlink(unnamed.c_str());
     }
-    check(is_written, "the secret of this job cannot be written to ", file_, ": ", std::strerror(code),
-          "; TUTTI_SECRET, set on every rank, makes the file unnecessary");
+    check<UsageError>(is_written, "the secret of this job cannot be written to ", file_, ": ", std::strerror(code),
+                      "; TUTTI_SECRET, set on every rank, makes the file unnecessary");
 }
 
 std::optional<Key> Secret::key(std::string& why) const {
