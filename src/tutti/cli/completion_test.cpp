@@ -239,6 +239,7 @@ TEST_F(Shells, TheManualPageHasAllOfTheTable) {
     const std::string page = run("MANWIDTH=120 man -P cat -l tutti.1 | col -b");
     EXPECT_NE(page.find("tutti 1.2.3"), std::string::npos);
     EXPECT_NE(page.find("Exit codes: 0 done, 2 usage or config"), std::string::npos);
+    EXPECT_NE(page.find("found a difference, or"), std::string::npos);
     const std::vector<NamedCommand> commands = all_commands(table_);
     size_t begin = page.find("\nCOMMANDS");
     for (size_t i = 1; i < commands.size(); ++i) {
