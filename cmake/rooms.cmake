@@ -19,7 +19,7 @@ set(TUTTI_LOW_OPTIMIZATION
   "$<$<AND:$<CONFIG:Release>,$<COMPILE_LANG_AND_ID:CXX,GNU>>:-O1;-Wno-maybe-uninitialized>")
 set(TUTTI_TEST_OPTIMIZATION
   "$<$<AND:$<CONFIG:Release>,$<COMPILE_LANG_AND_ID:CXX,GNU>>:-Og;-Wno-maybe-uninitialized>")
-set(TUTTI_LOW_OPTIMIZATION_ROOMS jinja spec http hf card report launch diagnose hardware published lectures cli)
+set(TUTTI_LOW_OPTIMIZATION_ROOMS jinja spec http hf report launch diagnose hardware published lectures cli)
 
 add_library(tutti_options INTERFACE)
 target_compile_features(tutti_options INTERFACE cxx_std_20)

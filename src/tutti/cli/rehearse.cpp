@@ -5,8 +5,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"
-#include "tutti/card/card.h"
 #include "tutti/cli/forecast.h"
+#include "tutti/rehearsal/card.h"
 #include "tutti/rehearsal/drawing.h"
 #include "tutti/rehearsal/present.h"
 #include "tutti/report/step_page.h"
@@ -58,7 +58,8 @@ std::string crossing_warning(const RehearseArguments& a, const spec::RunSpec& ru
     if (per_host == 0) return "";
     std::vector<std::string> hosts;
     for (int rank = 0; rank < shown.ranks; ++rank) hosts.push_back(std::to_string(rank / per_host));
-    return card::placement_warning(parallel::make_mesh(run, shown.ranks), hosts, rehearsal::sent_in(shown, mesh::kTp));
+    return rehearsal::placement_warning(parallel::make_mesh(run, shown.ranks), hosts,
+                                        rehearsal::sent_in(shown, mesh::kTp));
 }
 
 // Of a node of the cluster; nothing where no cluster is named, or a model of a CPU.
@@ -209,12 +210,12 @@ RehearsedStages rehearse_stages(const RehearseArguments& a, const comm::Launch& 
     return r;
 }
 
-void print_step(const RehearseArguments& a, const Io& io, const spec::RunSpec& run, const card::Card& card,
+void print_step(const RehearseArguments& a, const Io& io, const spec::RunSpec& run, const std::string& card,
                 const rehearsal::LayoutRehearsal& layout, const std::optional<train::MemoryVerdict>& memory) {
     std::ostream& text = io.text();
     if (a.kernels)
         text << rehearsal::render_program(layout.shown) << '\n' << rehearsal::render_flops(layout.shown) << '\n';
-    text << card::render_card(card);
+    text << card;
     if (layout.shown.ranks > 1) text << agreement(layout) << '\n';
     if (!layout.shown.assumed.empty()) text << "note: " << layout.shown.assumed << '\n';
     const std::string crossing = crossing_warning(a, run, layout.shown);
@@ -250,9 +251,8 @@ int show_step(const RehearseArguments& a, const Io& io, const comm::Launch& laun
                                                                      layout.shown.rank, " of ", ranks, " over a step"),
                                                               layout.shown.program, layout.shown.memory_capacity)));
     if (!a.html.empty()) write_step_page(a, run, ranks);
-    card::Card card = rehearsal::card_of(run, layout.shown);
-    card.stages = rehearsal::stage_lines(whole, 0, shown);
-    print_step(a, io, run, card, layout, memory);
+    print_step(a, io, run, rehearsal::render_card(run, layout.shown, rehearsal::stage_lines(whole, 0, shown)), layout,
+               memory);
     if (rehearsed.here)
         io.next({"tutti train" + words_of(a), "tutti verify" + words_of(a) + "   # the same run as one rank?"});
     const std::vector<spec::RunSpec>& stages = rehearsed.stages;

@@ -9,7 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/palette.h"
 #include "tutti/base/units.h"
-#include "tutti/card/card.h"
+#include "tutti/rehearsal/card.h"
 
 namespace tutti::rehearsal {
 
@@ -78,7 +78,7 @@ std::string draw_grid(const Grid& grid, double x, double y, double width, double
     const double across = width / static_cast<double>(sheet.columns), down = height / static_cast<double>(sheet.rows);
     std::string drawn = svg::box("idle edged", x, y, width, height) + '\n';
     for (const Holding& h : grid.holdings) {
-        const std::string ranks = card::ranks_text(h.ranks);
+        const std::string ranks = ranks_text(h.ranks);
         const std::string title =
             concat(h.ranks.size() == 1 ? "rank " : "ranks ", ranks, h.label.empty() ? "" : ", " + h.label);
         std::vector<std::string> labels = {ranks, std::to_string(h.ranks.front())};
@@ -188,7 +188,7 @@ class Canvas {
                 const std::string place = std::to_string(mesh.coordinate(r, a));
                 body_ += labelled_box(colour(groups[group]), x, y_, cell, kRow, {place},
                                       concat("rank ", r, ": ", mesh::name_of(a), ' ', place, ", in a group with ranks ",
-                                             card::ranks_text(group)));
+                                             ranks_text(group)));
             });
         }
         note("One colour in a row: ranks of one group, which communicate; the number: the rank's place in it.");

@@ -6,12 +6,12 @@
 
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
-#include "tutti/card/card.h"
 #include "tutti/comm/meta/meta_world.h"
 #include "tutti/device/meta/meta_device.h"
 #include "tutti/engine/engine.h"
 #include "tutti/kernels/meta/meta_table.h"
 #include "tutti/nn/context_attention.h"
+#include "tutti/rehearsal/card.h"
 #include "tutti/spec/layers.h"
 
 namespace tutti::rehearsal {
@@ -266,7 +266,7 @@ std::string render_grid(const Grid& grid, std::optional<int> rank) {
         for (size_t i = 0; i < std::min(h.blocks.size(), kBlocks); ++i)
             blocks += (i == 0 ? "" : " + ") + slices(h.blocks[i], grid.shape);
         if (h.blocks.size() > kBlocks) blocks += concat(" + ", h.blocks.size() - kBlocks, " more");
-        lines.push_back({blocks, concat(h.ranks.size() == 1 ? "rank " : "ranks ", card::ranks_text(h.ranks),
+        lines.push_back({blocks, concat(h.ranks.size() == 1 ? "rank " : "ranks ", ranks_text(h.ranks),
                                         h.label.empty() ? "" : ", ", h.label)});
     }
     const size_t shown = rank ? lines.size() : std::min(lines.size(), kMost);

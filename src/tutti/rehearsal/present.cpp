@@ -7,7 +7,7 @@
 
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
-#include "tutti/card/card.h"
+#include "tutti/rehearsal/card.h"
 #include "tutti/spec/stages.h"
 
 namespace tutti::rehearsal {
@@ -72,23 +72,6 @@ std::string folded(const std::vector<std::string>& lines) {
 }
 
 }  // namespace
-
-card::Card card_of(const spec::RunSpec& run, const Rehearsal& r) {
-    card::Card card{.run = run,
-                    .machine = r.machine,
-                    .memory = r.memory,
-                    .ranks = r.ranks,
-                    .rank = r.rank,
-                    .capacity = r.memory_capacity,
-                    .fits = r.fits,
-                    .pipeline = r.pipeline,
-                    .optimizer = r.optimizer,
-                    .counts = r.counts};
-    for (const parallel::GroupTraffic& t : r.communication)
-        card.communication.push_back(
-            {t.group, t.ranks, std::string(name_of(t.operation)), t.traffic.calls, t.traffic.bytes, t.traffic.sent});
-    return card;
-}
 
 size_t largest_of(const std::vector<const Rehearsal*>& rehearsals) {
     const auto less = [](const Rehearsal* a, const Rehearsal* b) { return a->memory.peak() < b->memory.peak(); };
@@ -173,7 +156,7 @@ Json to_json(const std::vector<parallel::GroupTraffic>& communication) {
     for (const parallel::GroupTraffic& t : communication)
         list.push_back({{"group", t.group},
                         {"size", t.ranks.size()},
-                        {"ranks", card::ranks_text(t.ranks)},
+                        {"ranks", ranks_text(t.ranks)},
                         {"operation", name_of(t.operation)},
                         {"calls", t.traffic.calls},
                         {"bytes", t.traffic.bytes},
@@ -182,24 +165,22 @@ Json to_json(const std::vector<parallel::GroupTraffic>& communication) {
 }
 
 Json to_json(const Rehearsal& r) {
-    Json json = {{"machine", r.machine},
-                 {"ranks", r.ranks},
-                 {"rank", r.rank},
-                 {"peak_bytes", r.memory.peak()},
-                 {"peak_place", r.memory.peak_place},
-                 {"memory", to_json(r.memory.at_peak)},
-                 {"largest", to_json(r.memory.peaks)},
-                 {"offloaded_bytes", r.memory.offloaded},
-                 {"reserved_bytes", r.memory.reserved},
-                 {"saved_bytes", r.memory.saved},
-                 {"capacity_bytes", nullptr},
-                 {"fits", r.fits},
-                 {"bubble", r.bubble},
-                 {"flops", r.flops},
-                 {"assumed", r.assumed.empty() ? Json(nullptr) : Json(r.assumed)},
-                 {"communication", to_json(r.communication)}};
-    if (r.memory_capacity > 0) json["capacity_bytes"] = r.memory_capacity;
-    return json;
+    return {{"machine", r.machine},
+            {"ranks", r.ranks},
+            {"rank", r.rank},
+            {"peak_bytes", r.memory.peak()},
+            {"peak_place", r.memory.peak_place},
+            {"memory", to_json(r.memory.at_peak)},
+            {"largest", to_json(r.memory.peaks)},
+            {"offloaded_bytes", r.memory.offloaded},
+            {"reserved_bytes", r.memory.reserved},
+            {"saved_bytes", r.memory.saved},
+            {"capacity_bytes", r.memory_capacity > 0 ? Json(r.memory_capacity) : Json(nullptr)},
+            {"fits", r.fits},
+            {"bubble", r.bubble},
+            {"flops", r.flops},
+            {"assumed", r.assumed.empty() ? Json(nullptr) : Json(r.assumed)},
+            {"communication", to_json(r.communication)}};
 }
 
 Json kernels_to_json(const Rehearsal& r) {

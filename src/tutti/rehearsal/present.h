@@ -1,15 +1,12 @@
-// rehearsal/present.h: a rehearsal as text and as JSON: the plan card, the kernel program of a block.
+// rehearsal/present.h: a rehearsal as text and as JSON: its memory, the kernel program of a block.
 #pragma once
 
 #include <string>
 
 #include "tutti/base/json.h"
-#include "tutti/card/card.h"
 #include "tutti/rehearsal/rehearse.h"
 
 namespace tutti::rehearsal {
-
-card::Card card_of(const spec::RunSpec& run, const Rehearsal& rehearsal);
 
 // A line for each stage, from `first` on, of which `rehearsals` are those: "2 until step 20: train.seq_len = 16; peak
 // 3.1 MiB, the largest". None of a run without stages.

@@ -446,13 +446,13 @@ std::set<int> neighbours(const mesh::Mesh& mesh, int center, mesh::Axes chained)
 // Whether a neighbour of the fullest rank needs no more than that. Of a model without experts the second grid cuts
 // nothing, and its neighbours along cp are those of the first one.
 bool is_covered(const spec::RunSpec& run, const Target& target, const mesh::Mesh& mesh, const Rehearsal& fullest,
-                int rank, const engine::Factories& factories) {
+                int rank) {
     const std::vector<int> along_cp = mesh.group(fullest.rank, mesh::kCp);
     if (mesh.coordinate(rank, mesh::kCp) != mesh.coordinate(fullest.rank, mesh::kCp))
         return std::ranges::find(along_cp, rank) == along_cp.end();
     const bool in_a_pass = fullest.memory.peak_place.find(" of ") != std::string::npos;
     if (!fullest.fits || !in_a_pass) return false;
-    const Rehearsal r = rehearse_within(run, target, mesh.size(), rank, factories, {.steps = false});
+    const Rehearsal r = rehearse_within(run, target, mesh.size(), rank, {}, {.steps = false});
     return r.built <= fullest.built && r.built_offloaded <= fullest.built_offloaded &&
            r.memory.saved <= fullest.memory.saved;
 }
@@ -480,14 +480,13 @@ void check_recipe(const spec::RunSpec& run, const Target& target) {
     engine::check_code_units(run, ctx);
 }
 
-PartsRehearsal rehearse_parts(const spec::RunSpec& run, const Target& target, int ranks, int rank,
-                              const engine::Factories& factories) {
+PartsRehearsal rehearse_parts(const spec::RunSpec& run, const Target& target, int ranks, int rank) {
     spec::RunSpec two = run;
     two.train.global_batch = 2 * run.train.micro_batch * spec::data_parallel_ranks(run.parallel, ranks);
     Target unlimited = target;
     unlimited.device.memory_bytes = 0;
     PartsRehearsal r;
-    r.whole = rehearse_within(two, unlimited, ranks, rank, factories, {.parts = &r.parts});
+    r.whole = rehearse_within(two, unlimited, ranks, rank, {}, {.parts = &r.parts});
     return r;
 }
 
@@ -513,7 +512,7 @@ int with_fullest_experts(const spec::RunSpec& run, const Target& target, int ran
 }
 
 RankRehearsals rehearse_ranks(const spec::RunSpec& run, const Target& target, int ranks, bool all,
-                              std::optional<int> through, const engine::Factories& factories) {
+                              std::optional<int> through) {
     const mesh::Mesh mesh = parallel::make_mesh(run, ranks);
     const mesh::Axes chained = chained_axes(run.model);
     RankRehearsals r;
@@ -521,9 +520,9 @@ RankRehearsals rehearse_ranks(const spec::RunSpec& run, const Target& target, in
         const size_t before = r.all.size();
         r.all.resize(before + more.size());
         const size_t first = before == 0 ? 1 : 0;  // the others have its pipeline in words
-        if (first == 1) r.all.front() = rehearse(run, target, ranks, more.front(), factories);
+        if (first == 1) r.all.front() = rehearse(run, target, ranks, more.front());
         for_each_on_cores(more.size() - first, [&](size_t i) {
-            r.all[before + first + i] = rehearse(run, target, ranks, more[first + i], factories, &r.all.front());
+            r.all[before + first + i] = rehearse(run, target, ranks, more[first + i], {}, &r.all.front());
         });
     };
     const auto peak = [](const Rehearsal& each) { return each.memory.peak(); };
@@ -536,8 +535,7 @@ RankRehearsals rehearse_ranks(const spec::RunSpec& run, const Target& target, in
     std::vector<int> more(others.begin(), others.end());
     if (const Rehearsal& most = r.all[fullest()]; !all && most.like_others) {
         std::vector<char> covered(more.size());
-        for_each_on_cores(more.size(),
-                          [&](size_t i) { covered[i] = is_covered(run, target, mesh, most, more[i], factories); });
+        for_each_on_cores(more.size(), [&](size_t i) { covered[i] = is_covered(run, target, mesh, most, more[i]); });
         for (size_t i = more.size(); i-- > 0;)
             if (covered[i]) more.erase(more.begin() + static_cast<std::ptrdiff_t>(i));
     }
@@ -551,11 +549,10 @@ RankRehearsals rehearse_ranks(const spec::RunSpec& run, const Target& target, in
     return r;
 }
 
-LayoutRehearsal rehearse_layout(const spec::RunSpec& run, const Target& target, int ranks, std::optional<int> rank,
-                                const engine::Factories& factories) {
+LayoutRehearsal rehearse_layout(const spec::RunSpec& run, const Target& target, int ranks, std::optional<int> rank) {
     check<UsageError>(!rank || (0 <= *rank && *rank < ranks), "rank ", rank.value_or(0), " of a run of ", ranks,
                       " ranks: required 0 <= rank < ", ranks);
-    RankRehearsals of = rehearse_ranks(run, target, ranks, true, rank, factories);
+    RankRehearsals of = rehearse_ranks(run, target, ranks, true, rank);
     std::vector<Rehearsal>& all = of.all;
     LayoutRehearsal layout{.offloaded = of.offloaded, .saved = of.saved};
     for (const Rehearsal& each : all) layout.rehearsed.push_back(each.rank);

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/card/memory.h"
+#include "tutti/base/purpose.h"
 #include "tutti/engine/factories.h"
 #include "tutti/models/flops.h"
 #include "tutti/parallel/groups.h"
@@ -48,10 +48,22 @@ struct Parts {
     std::vector<SummedTogether> states;  // likewise
 };
 
+// Bytes of a rank during its first step.
+struct MemoryPlan {
+    MemoryByPurpose at_peak;  // of each purpose at the peak of the sum
+    MemoryByPurpose peaks;    // each purpose's own peak; their sum is more than the peak of the sum
+    std::string peak_place;   // "backward of h.11"
+    int64_t offloaded = 0;    // peak of the offload device; not in the other peaks
+    int64_t reserved = 0;     // taken from the system: the peak and the gaps between its blocks
+    int64_t saved = 0;        // state that this rank writes into a checkpoint
+
+    int64_t peak() const { return at_peak.total(); }
+};
+
 struct Rehearsal {
     std::string machine;  // of the target
     int ranks = 1, rank = 0;
-    card::MemoryPlan memory;                            // of the first step
+    MemoryPlan memory;                                  // of the first step
     int64_t memory_capacity = 0;                        // of the machine; 0: not known
     bool fits = true;                                   // in memory_capacity, block by block
     std::vector<parallel::GroupTraffic> communication;  // of the step, groups of one rank left out
@@ -82,8 +94,7 @@ struct PartsRehearsal {
     Rehearsal whole;  // its memory is not counted
     Parts parts;
 };
-PartsRehearsal rehearse_parts(const spec::RunSpec& run, const Target& target, int ranks, int rank,
-                              const engine::Factories& factories = {});
+PartsRehearsal rehearse_parts(const spec::RunSpec& run, const Target& target, int ranks, int rank);
 
 // UsageError where the target's kernels multiply no codes of the run's recipe, in any layout.
 void check_recipe(const spec::RunSpec& run, const Target& target);
@@ -111,7 +122,7 @@ struct RankRehearsals {
 // `all` false: of the others those alone that may need more than the fullest of the chain. A rank that runs the same
 // step needs no more than that if it has no more before the step.
 RankRehearsals rehearse_ranks(const spec::RunSpec& run, const Target& target, int ranks, bool all,
-                              std::optional<int> through = std::nullopt, const engine::Factories& factories = {});
+                              std::optional<int> through = std::nullopt);
 
 struct LayoutRehearsal {
     Rehearsal shown;                   // of the requested rank, or of the rank with the most memory
@@ -121,7 +132,6 @@ struct LayoutRehearsal {
 };
 
 // Compares the programs of rehearse_ranks(). With `rank` they are its chain and its neighbours, and it is shown.
-LayoutRehearsal rehearse_layout(const spec::RunSpec& run, const Target& target, int ranks, std::optional<int> rank,
-                                const engine::Factories& factories = {});
+LayoutRehearsal rehearse_layout(const spec::RunSpec& run, const Target& target, int ranks, std::optional<int> rank);
 
 }  // namespace tutti::rehearsal

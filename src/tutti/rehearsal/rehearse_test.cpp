@@ -30,13 +30,13 @@ spec::RunSpec run_of(const std::string& preset, const std::string& compute, int6
 // A machine whose kernels need no workspace.
 Target plain_machine() { return {&kernels::reference_table(), {.name = "reference"}}; }
 
-card::MemoryPlan memory_of(const spec::RunSpec& run, int ranks = 1, int rank = 0) {
+MemoryPlan memory_of(const spec::RunSpec& run, int ranks = 1, int rank = 0) {
     return rehearse(run, plain_machine(), ranks, rank).memory;
 }
 
 // Activations at the peak that one more block adds.
 int64_t activations_of_a_block(spec::RunSpec run) {
-    const card::MemoryPlan before = memory_of(run);
+    const MemoryPlan before = memory_of(run);
     ++run.model.layers;
     return memory_of(run).at_peak[Purpose::activations] - before.at_peak[Purpose::activations];
 }
@@ -63,7 +63,7 @@ constexpr int64_t kGpt2Values = 124439808, kGpt2Words = 50304, kGpt2Held = kGpt2
 
 // 2.24 GB of state in bf16.
 TEST(RehearsedMemory, StateOfGpt2) {
-    const card::MemoryPlan plan = memory_of(run_of("gpt2-124m", "bf16", 1, 64));
+    const MemoryPlan plan = memory_of(run_of("gpt2-124m", "bf16", 1, 64));
     EXPECT_EQ(plan.at_peak[Purpose::weights], 2 * kGpt2Held);
     EXPECT_EQ(plan.at_peak[Purpose::gradients], 4 * kGpt2Held);
     EXPECT_EQ(plan.at_peak[Purpose::optimizer], 12 * kGpt2Held);
@@ -130,7 +130,7 @@ TEST(RehearsedMemory, PeakInTheLoss) {
     run.model.vocab = 59990;
     const int64_t N = 1024, L = 4, C = 128, A = 128, K = 128, F = 448, H = 4, e = 2;
     const int64_t block = e * (4 * C + 2 * A + 2 * K + 3 * F) + 4 * (2 + H);
-    const card::MemoryPlan plan = memory_of(run);
+    const MemoryPlan plan = memory_of(run);
     EXPECT_EQ(plan.peak_place, "forward of head");
     EXPECT_EQ(plan.at_peak[Purpose::activations], N * (L * block + 3 * e * C + 4 + 4));
     EXPECT_EQ(plan.at_peak[Purpose::workspace], N * 60032 * e + 512 * 32 * 4 + 68 * 8);
@@ -144,7 +144,7 @@ TEST(RehearsedMemory, MlpOfOneLayer) {
     run.model.layers = 1;
     run.model.width = 100;
     const int64_t N = 16, C = 100;
-    const card::MemoryPlan plan = memory_of(run);
+    const MemoryPlan plan = memory_of(run);
     EXPECT_EQ(plan.peak_place, "backward of layers.0");
     EXPECT_EQ(plan.at_peak[Purpose::activations], 3 * N * C * 4 + N * 4);
     EXPECT_EQ(plan.at_peak[Purpose::data], N * C * 4);
@@ -185,8 +185,8 @@ TEST(RehearsedMemory, RecomputePoliciesInOrder) {
 
 // Twice the batch: twice the activations, the same state.
 TEST(RehearsedMemory, ActivationsGrowWithTheBatch) {
-    const card::MemoryPlan one = memory_of(run_of("gpt2-124m", "bf16", 4, 256));
-    const card::MemoryPlan two = memory_of(run_of("gpt2-124m", "bf16", 8, 256));
+    const MemoryPlan one = memory_of(run_of("gpt2-124m", "bf16", 4, 256));
+    const MemoryPlan two = memory_of(run_of("gpt2-124m", "bf16", 8, 256));
     EXPECT_EQ(two.peaks[Purpose::activations], 2 * one.peaks[Purpose::activations]);
     EXPECT_EQ(two.peaks[Purpose::optimizer], one.peaks[Purpose::optimizer]);
 }
@@ -234,7 +234,7 @@ TEST(RehearsedMemory, OffloadedStateIsElsewhere) {
     spec::RunSpec run = run_of("gpt2-124m", "bf16", 1, 64);
     run.train.global_batch = 1;
     run.offload.optimizer = true;
-    card::MemoryPlan plan = memory_of(run);
+    MemoryPlan plan = memory_of(run);
     EXPECT_EQ(plan.peaks[Purpose::optimizer], 0);
     EXPECT_EQ(plan.offloaded, 12 * kGpt2Held);
     run.offload.params = true;
@@ -295,7 +295,7 @@ TEST(RehearsedMemory, OffloadedActivationsAreElsewhere) {
     spec::RunSpec run = run_of("llama-110m", "bf16", 2, 128);
     const int64_t here = memory_of(run).peaks[Purpose::activations];
     run.offload.activations = true;
-    const card::MemoryPlan plan = memory_of(run);
+    const MemoryPlan plan = memory_of(run);
     const int64_t block = activations_of_a_block(run_of("llama-110m", "bf16", 2, 128));
     EXPECT_LT(plan.peaks[Purpose::activations], here - 10 * block * 8 / 10);
     EXPECT_GT(plan.offloaded, 10 * block * 9 / 10);
@@ -805,11 +805,11 @@ TEST(Rehearsal, IsLinearInTheLayers) {
     run.model.width = run.model.ffn = 32;
     run.model.heads = run.model.kv_heads = 1;
     run.model.layers = 10'000;
-    const card::MemoryPlan whole = memory_of(run);
+    const MemoryPlan whole = memory_of(run);
     run.model.layers = 1000;
-    const card::MemoryPlan tenth = memory_of(run);
+    const MemoryPlan tenth = memory_of(run);
     run.model.layers = 2000;
-    const card::MemoryPlan fifth = memory_of(run);
+    const MemoryPlan fifth = memory_of(run);
     EXPECT_EQ(whole.at_peak.total() - tenth.at_peak.total(), 9 * (fifth.at_peak.total() - tenth.at_peak.total()));
 }
 

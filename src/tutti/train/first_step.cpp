@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "tutti/base/build_info.h"
-#include "tutti/card/card.h"
+#include "tutti/rehearsal/card.h"
 #include "tutti/rehearsal/present.h"
 
 namespace tutti::train {
@@ -37,7 +37,7 @@ void FirstStep::end(const engine::Engine& engine, comm::World& world) {
     }
 }
 
-std::string FirstStep::comparison() const { return card::render_measured(rehearsed_.memory, memory_); }
+std::string FirstStep::comparison() const { return rehearsal::render_measured(rehearsed_.memory, memory_); }
 
 Json FirstStep::to_json(const engine::Engine& engine, const models::ModelCounts& counts, const RunPeak& peak) const {
     return {{"version", build_info().version},

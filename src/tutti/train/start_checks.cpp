@@ -133,7 +133,7 @@ MemoryVerdict judge_memory(const std::vector<MemoryNeed>& of_rank, int ranks) {
     return tightest_of(std::vector<std::string>(to_size(ranks), lines_of(of_rank)));
 }
 
-std::vector<MemoryNeed> needs_of(const card::MemoryPlan& plan, Device& device) {
+std::vector<MemoryNeed> needs_of(const rehearsal::MemoryPlan& plan, Device& device) {
     constexpr int64_t kBegun = 4 << 20;  // huge pages that are used in part: one of small blocks, one of large ones
     if (device.host_readable()) return needs_under(device.memory_limits(), plan.peak() + kBegun);
     std::vector<MemoryNeed> needs =
@@ -142,7 +142,8 @@ std::vector<MemoryNeed> needs_of(const card::MemoryPlan& plan, Device& device) {
     return needs;
 }
 
-std::vector<MemoryNeed> needs_of(const spec::RunSpec& run, const card::MemoryPlan& plan, Device& device, int copies) {
+std::vector<MemoryNeed> needs_of(const spec::RunSpec& run, const rehearsal::MemoryPlan& plan, Device& device,
+                                 int copies) {
     std::vector<MemoryNeed> needs = needs_of(plan, device);
     const bool in_background =
         run.checkpoint.async && run.checkpoint.every > 0 && run.checkpoint.every <= run.train.steps;

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "tutti/card/memory.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/device/device.h"
 #include "tutti/engine/factories.h"
+#include "tutti/rehearsal/rehearse.h"
 #include "tutti/spec/run_spec.h"
 
 namespace tutti::train {
@@ -32,10 +32,10 @@ struct MemoryNeed {
 
 // The needs of a rank on `device` with the rehearsed `plan`: its peak, and offloaded memory on the host. On a CPU,
 // segments count as far as they are touched, and offloaded memory is a file.
-std::vector<MemoryNeed> needs_of(const card::MemoryPlan& plan, Device& device);
+std::vector<MemoryNeed> needs_of(const rehearsal::MemoryPlan& plan, Device& device);
 // The same with the copies of the state that saving makes on the host: for background saves, and for every save of a
 // GPU; and with `copies` of it in the host's memory (spec/rules.h).
-std::vector<MemoryNeed> needs_of(const spec::RunSpec& run, const card::MemoryPlan& plan, Device& device,
+std::vector<MemoryNeed> needs_of(const spec::RunSpec& run, const rehearsal::MemoryPlan& plan, Device& device,
                                  int copies = 0);
 
 // The needs of ranks beside the available memory, under the limit that is tightest for them.

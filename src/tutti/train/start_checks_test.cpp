@@ -114,7 +114,7 @@ std::vector<int64_t> bytes_of(const std::vector<MemoryNeed>& needs) {
 }
 
 TEST(MemoryCheck, ARankNeedsItsPeakAndTheCopiesOfItsSaves) {
-    const card::MemoryPlan plan{.at_peak = {{100, 20, 3}}, .offloaded = 4000, .reserved = 50000, .saved = 600000};
+    const rehearsal::MemoryPlan plan{.at_peak = {{100, 20, 3}}, .offloaded = 4000, .reserved = 50000, .saved = 600000};
     spec::RunSpec run;
     run.train.steps = 10;
     run.checkpoint.every = 5;

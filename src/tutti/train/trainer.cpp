@@ -10,13 +10,13 @@
 
 #include "tutti/base/json.h"
 #include "tutti/base/timing.h"
-#include "tutti/card/card.h"
 #include "tutti/comm/run.h"
 #include "tutti/engine/step.h"
 #include "tutti/hf/export.h"
 #include "tutti/infer/stored_model.h"
 #include "tutti/kernels/backends.h"
 #include "tutti/models/flops.h"
+#include "tutti/rehearsal/card.h"
 #include "tutti/rehearsal/present.h"
 #include "tutti/report/report.h"
 #include "tutti/spec/identity.h"
@@ -125,12 +125,10 @@ rehearsal::Rehearsal Run::rehearse_stages(const rehearsal::Target& target, comm:
                 ? rehearsed.back()
                 : rehearsal::rehearse(stages[i], target, world_.size(), world_.rank(), options_.factories));
     if (first_rank()) {
-        card::Card card = rehearsal::card_of(run_, rehearsed.front());
         std::vector<const rehearsal::Rehearsal*> all;
         for (const rehearsal::Rehearsal& r : rehearsed) all.push_back(&r);
-        card.stages = rehearsal::stage_lines(options_.run, stage_, all);
-        if (data_) card.tokenizer = data_->tokenizer->description();
-        console_.text(card::render_card(card));
+        console_.text(rehearsal::render_card(run_, rehearsed.front(), rehearsal::stage_lines(options_.run, stage_, all),
+                                             data_ ? data_->tokenizer->description() : ""));
     }
     for (size_t i = 0; i < rehearsed.size(); ++i) {
         const spec::RunSpec& stage = stages[stage_ + i];
@@ -172,8 +170,8 @@ engine::Machine Run::prepare() {
 void Run::warn_of_placement(comm::Communicator& ranks, const rehearsal::Rehearsal& rehearsed) {
     if (run_.parallel.tp == 1) return;
     const std::vector<std::string> hosts = comm::gather_texts(ranks, host_name());
-    const std::string warning = card::placement_warning(parallel::make_mesh(run_, ranks.size()), hosts,
-                                                        rehearsal::sent_in(rehearsed, mesh::kTp));
+    const std::string warning = rehearsal::placement_warning(parallel::make_mesh(run_, ranks.size()), hosts,
+                                                             rehearsal::sent_in(rehearsed, mesh::kTp));
     if (first_rank() && !warning.empty()) console_.warn(warning);
 }
 

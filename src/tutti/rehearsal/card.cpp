@@ -1,4 +1,4 @@
-#include "tutti/card/card.h"
+#include "tutti/rehearsal/card.h"
 
 #include <algorithm>
 #include <array>
@@ -14,7 +14,7 @@
 #include "tutti/spec/rules.h"
 #include "tutti/spec/variants.h"
 
-namespace tutti::card {
+namespace tutti::rehearsal {
 namespace {
 
 // --- The text of the lines ---
@@ -203,8 +203,8 @@ void add_flops(Box& box, const models::ModelCounts& counts) {
     if (hardware != flops) box.field("", concat(format_flops(hardware.causal()), " with what is recomputed"));
 }
 
-void add_memory(Box& box, const Card& card) {
-    const MemoryPlan& memory = card.memory;
+void add_memory(Box& box, const Rehearsal& r) {
+    const MemoryPlan& memory = r.memory;
     constexpr size_t kBytes = 11, kShare = 9;
     const int64_t total = memory.peak();
     // Each purpose's own largest value, at whatever moment, where that is more than at the peak of the sum.
@@ -230,24 +230,25 @@ void add_memory(Box& box, const Card& card) {
     if (memory.offloaded > 0)
         box.line(
             concat(left("offloaded", Box::kLabel), right(format_bytes(memory.offloaded), kBytes), "  beside these"));
-    if (card.capacity > 0)
-        box.line(concat(left("machine", Box::kLabel), right(format_bytes(card.capacity), kBytes),
-                        card.fits ? "  it fits" : "  IT DOES NOT FIT"));
+    if (r.memory_capacity > 0)
+        box.line(concat(left("machine", Box::kLabel), right(format_bytes(r.memory_capacity), kBytes),
+                        r.fits ? "  it fits" : "  IT DOES NOT FIT"));
 }
 
-void add_communication(Box& box, const Card& card) {
+void add_communication(Box& box, const std::vector<parallel::GroupTraffic>& communication) {
     constexpr size_t kOperation = 16, kCalls = 8, kBytes = 12;
     std::string group;
     int64_t sent = 0;
-    for (const Card::Communication& c : card.communication) {
-        sent += c.sent;
+    for (const parallel::GroupTraffic& c : communication) {
+        sent += c.traffic.sent;
         if (c.group != group) box.field(c.group, concat(c.ranks.size(), " ranks: ", ranks_text(c.ranks)));
         group = c.group;
-        box.line(concat(left("", Box::kLabel), left(c.operation, kOperation),
-                        right(concat(c.calls, c.calls == 1 ? " call" : " calls"), kCalls + 2),
-                        right(format_bytes(c.bytes), kBytes), right(format_bytes(c.sent), kBytes), " sent"));
+        box.line(concat(left("", Box::kLabel), left(std::string(name_of(c.operation)), kOperation),
+                        right(counted(c.traffic.calls, "call"), kCalls + 2),
+                        right(format_bytes(c.traffic.bytes), kBytes), right(format_bytes(c.traffic.sent), kBytes),
+                        " sent"));
     }
-    if (card.communication.size() > 1)
+    if (communication.size() > 1)
         box.line(concat(left("in all", Box::kLabel + kOperation + kCalls + 2 + kBytes),
                         right(format_bytes(sent), kBytes), " sent"));
 }
@@ -260,8 +261,8 @@ std::string difference(int64_t predicted, int64_t measured) {
 
 }  // namespace
 
-std::string render_card(const Card& card) {
-    const spec::RunSpec& run = card.run;
+std::string render_card(const spec::RunSpec& run, const Rehearsal& r, const std::vector<std::string>& stages,
+                        const std::string& tokenizer) {
     const spec::ModelSpec& model = run.model;
     const std::string title = concat("plan: ", name_of(model));
     Box box;
@@ -269,27 +270,26 @@ std::string render_card(const Card& card) {
     box.top(fits ? title : "plan");
     if (!fits) box.field("name", name_of(model));
     box.field("model", architecture(model));
-    box.field("parameters", parameters(card.counts));
-    add_flops(box, card.counts);
-    box.field("step", step_line(run.train, card.counts));
+    box.field("parameters", parameters(r.counts));
+    add_flops(box, r.counts);
+    box.field("step", step_line(run.train, r.counts));
     box.field("run",
               concat(run.train.steps, " steps, ",
                      format_count(static_cast<double>(run.train.steps) * tokens_per_step(run.train)), " tokens"));
-    for (size_t i = 0; i < card.stages.size(); ++i) box.field(i == 0 ? "stages" : "", card.stages[i]);
-    box.field("mesh", mesh(run, card.ranks, card.counts.parameters));
-    if (!card.pipeline.empty()) box.field("pipeline", card.pipeline);
+    for (size_t i = 0; i < stages.size(); ++i) box.field(i == 0 ? "stages" : "", stages[i]);
+    box.field("mesh", mesh(run, r.ranks, r.counts.parameters));
+    if (!r.pipeline.empty()) box.field("pipeline", r.pipeline);
     box.field("precision", precision(run));
     box.field("recompute", recompute(run));
     box.field("optimizer", optimizer(run.optimizer));
-    for (const std::string& line : card.optimizer) box.field("", line);
-    if (spec::traits_of(model).tokens)
-        box.field("tokenizer", card.tokenizer.empty() ? run.data.tokenizer : card.tokenizer);
-    box.field("machine", card.machine);
-    const std::string rank = card.ranks == 1 ? "" : concat(" of rank ", card.rank);
+    for (const std::string& line : r.optimizer) box.field("", line);
+    if (spec::traits_of(model).tokens) box.field("tokenizer", tokenizer.empty() ? run.data.tokenizer : tokenizer);
+    box.field("machine", r.machine);
+    const std::string rank = r.ranks == 1 ? "" : concat(" of rank ", r.rank);
     box.middle(concat("memory", rank, ", rehearsed"));
-    add_memory(box, card);
-    if (!card.communication.empty()) box.middle(concat("communication", rank, " in a step, rehearsed"));
-    add_communication(box, card);
+    add_memory(box, r);
+    if (!r.communication.empty()) box.middle(concat("communication", rank, " in a step, rehearsed"));
+    add_communication(box, r.communication);
     box.bottom();
     return box.text();
 }
@@ -315,4 +315,4 @@ std::string render_measured(const MemoryPlan& plan, const MemoryByPurpose& measu
     return box.text();
 }
 
-}  // namespace tutti::card
+}  // namespace tutti::rehearsal

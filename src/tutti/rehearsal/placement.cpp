@@ -5,9 +5,9 @@
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
-#include "tutti/card/card.h"
+#include "tutti/rehearsal/card.h"
 
-namespace tutti::card {
+namespace tutti::rehearsal {
 
 std::string ranks_text(const std::vector<int>& ranks) {
     const size_t n = ranks.size();
@@ -41,4 +41,4 @@ std::string placement_warning(const mesh::Mesh& mesh, const std::vector<std::str
     return "";
 }
 
-}  // namespace tutti::card
+}  // namespace tutti::rehearsal

@@ -1,5 +1,5 @@
 // The card as a person sees it: a whole one, line by line, and what long or odd values do to its frame.
-#include "tutti/card/card.h"
+#include "tutti/rehearsal/card.h"
 
 #include <gtest/gtest.h>
 
@@ -9,12 +9,19 @@
 
 #include "tutti/base/error.h"
 
-namespace tutti::card {
+namespace tutti::rehearsal {
 namespace {
 
 models::ModelCounts counts_of(const spec::RunSpec& run) {
     return models::counts_of(models::outline(run.model), run.train.seq_len, run.recompute.policy);
 }
+
+struct Card {
+    spec::RunSpec run;
+    Rehearsal of;
+
+    std::string text() const { return render_card(run, of); }
+};
 
 // GPT-2 small with a memory plan of round numbers.
 Card sample_card() {
@@ -25,11 +32,11 @@ Card sample_card() {
     card.run.train.micro_batch = 4;
     card.run.train.steps = 100;
     card.run.optimizer.clip = 0;
-    card.machine = "a laptop";
-    card.memory.at_peak[Purpose::weights] = 64 << 20;
-    card.memory.at_peak[Purpose::optimizer] = 192 << 20;
-    card.memory.peak_place = "forward of head";
-    card.counts = counts_of(card.run);
+    card.of.machine = "a laptop";
+    card.of.memory.at_peak[Purpose::weights] = 64 << 20;
+    card.of.memory.at_peak[Purpose::optimizer] = 192 << 20;
+    card.of.memory.peak_place = "forward of head";
+    card.of.counts = counts_of(card.run);
     return card;
 }
 
@@ -92,7 +99,7 @@ TEST(Card, WholeCard) {
         "data                   0 B    0.0 %\n"
         "peak             256.0 MiB  in the forward of head\n"
         "\n";
-    EXPECT_EQ(contents_of(render_card(sample_card())), expected);
+    EXPECT_EQ(contents_of(sample_card().text()), expected);
 }
 
 TEST(Card, MeasuredBesidePredicted) {
@@ -112,14 +119,14 @@ TEST(Card, MeasuredBesidePredicted) {
         "data                     0 B          0 B       +0.0 %\n"
         "peak               256.0 MiB    210.0 MiB      -18.0 %\n"
         "\n";
-    EXPECT_EQ(contents_of(render_measured(sample_card().memory, measured)), expected);
+    EXPECT_EQ(contents_of(render_measured(sample_card().of.memory, measured)), expected);
 }
 
 TEST(Card, LongLinesWrapInsideTheFrame) {
     Card card = sample_card();
-    card.machine = "Some Vendor(R) Processor with a Long Name @ 3.00GHz " + std::string(150, 'x') + " end";
+    card.of.machine = "Some Vendor(R) Processor with a Long Name @ 3.00GHz " + std::string(150, 'x') + " end";
     card.run.model.preset = "/a/dir/ünïcödé " + std::string(120, 'm');
-    std::string flat = render_card(card);
+    std::string flat = card.text();
     expect_frame(flat);
     for (const char* drop : {" ", "\n", "│"})
         for (size_t at = flat.find(drop); at != std::string::npos; at = flat.find(drop))
@@ -135,7 +142,7 @@ TEST(Card, SaysWhatTheRunIs) {
     run.train.global_batch = 16;
     run.train.micro_batch = 2;
     run.recompute.policy = "sqrt";
-    const std::string text = render_card({.run = run, .machine = "8 threads", .memory = {}, .counts = counts_of(run)});
+    const std::string text = render_card(run, {.machine = "8 threads", .counts = counts_of(run)});
     expect_frame(text);
     for (const char* part :
          {"plan: llama3.2-1b", "llama, 16 layers, width 2048, 32 heads of 64 (8 kv), ffn 8192, vocab 128256, tied",
@@ -147,7 +154,7 @@ TEST(Card, SaysWhatTheRunIs) {
     run.model = spec::preset("mlp-8192");
     run.model.preset = "";
     run.precision.compute = "f32";
-    const std::string mlp = render_card({.run = run, .machine = "", .memory = {}, .counts = counts_of(run)});
+    const std::string mlp = render_card(run, {.counts = counts_of(run)});
     EXPECT_TRUE(contains(mlp, "plan: mlp "));
     EXPECT_TRUE(contains(mlp, "3.22 GFLOP per token, forward and backward "));  // 6 * 8 * 8192^2
     EXPECT_TRUE(contains(mlp, "f32 throughout"));
@@ -158,11 +165,11 @@ TEST(Card, SaysWhatTheRunIs) {
 // What a rank sends is the sum over its groups; one operation needs none.
 TEST(Card, SaysWhatARankSendsInAll) {
     Card card = sample_card();
-    card.ranks = 4;
-    card.communication = {{"tp", {0, 1}, "all_reduce", 8, 4 << 20, 4 << 20}};
-    EXPECT_FALSE(contains(render_card(card), "in all"));
-    card.communication.push_back({"dp", {0, 2}, "all_gather", 2, 4 << 20, 2 << 20});
-    const std::string text = render_card(card);
+    card.of.ranks = 4;
+    card.of.communication = {{"tp", {0, 1}, comm::Kind::all_reduce, {8, 4 << 20, 4 << 20}}};
+    EXPECT_FALSE(contains(card.text(), "in all"));
+    card.of.communication.push_back({"dp", {0, 2}, comm::Kind::all_gather, {2, 4 << 20, 2 << 20}});
+    const std::string text = card.text();
     expect_frame(text);
     const size_t at = text.find("in all");
     ASSERT_NE(at, std::string::npos) << text;
@@ -170,4 +177,4 @@ TEST(Card, SaysWhatARankSendsInAll) {
 }
 
 }  // namespace
-}  // namespace tutti::card
+}  // namespace tutti::rehearsal

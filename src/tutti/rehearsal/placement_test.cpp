@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
-#include "tutti/card/card.h"
+#include "tutti/rehearsal/card.h"
 
-namespace tutti::card {
+namespace tutti::rehearsal {
 namespace {
 
 using mesh::Axis;
@@ -36,4 +36,4 @@ TEST(Placement, WarnsWhereTensorParallelismCrossesHosts) {
 }
 
 }  // namespace
-}  // namespace tutti::card
+}  // namespace tutti::rehearsal
