@@ -122,14 +122,19 @@ void FileServer::run() {
         if (stopping_) break;
         for (Listener::Connection& connection : listener_.accept()) {
             Client& client = clients_.emplace_back();
-            client.thread =
-                start_thread("sends files of this host", [this, &client, own = std::move(connection)]() mutable {
-                    try {
-                        if (const auto session = accept_handshake(std::move(own), key_, kFiles)) serve(session->socket);
-                    } catch (const std::exception&) {  // the connection is closed, which is an error of the client
-                    }
-                    client.ended = true;
-                });
+            try {
+                client.thread =
+                    start_thread("sends files of this host", [this, &client, own = std::move(connection)]() mutable {
+                        try {
+                            if (const auto session = accept_handshake(std::move(own), key_, kFiles))
+                                serve(session->socket);
+                        } catch (const std::exception&) {  // the connection is closed, which is an error of the client
+                        }
+                        client.ended = true;
+                    });
+            } catch (const Error&) {  // the system refuses a thread, and the connection is closed
+                clients_.pop_back();
+            }
         }
         for (auto client = clients_.begin(); client != clients_.end();)
             if (client->ended) {

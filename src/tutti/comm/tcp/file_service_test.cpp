@@ -2,6 +2,7 @@
 #include "tutti/comm/tcp/file_service.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -9,6 +10,7 @@
 #include <fstream>
 #include <random>
 
+#include "tutti/base/build_info.h"
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 
@@ -108,6 +110,36 @@ TEST_F(Files, AreNotReadWithoutTheSecret) {
             break;
         } catch (const DataError&) {  // closed because of the other callers, for up to 5 s
         }
+}
+
+// Removes the folder. Exits with 0 where a connection that finds no room for the stack of a thread ends, and the next
+// one is served.
+[[noreturn]] void serve_without_room(const std::string& folder, const Key& key) {
+    const FileServer server(folder, key);
+    rlimit before = {};
+    int64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    bool is_refused = false;
+    ::getrlimit(RLIMIT_AS, &before);
+    const rlimit full{.rlim_cur = to_size(pages * ::sysconf(_SC_PAGESIZE)) + (1 << 20), .rlim_max = before.rlim_max};
+    ::setrlimit(RLIMIT_AS, &full);
+    try {
+        FileClient("127.0.0.1", server.port(), key, 20);
+    } catch (const DataError&) {
+        is_refused = true;
+    }
+    ::setrlimit(RLIMIT_AS, &before);
+    FileClient client("127.0.0.1", server.port(), key, 20);
+    const bool is_served = !client.list().empty();
+    fs::remove_all(folder);  // of this process
+    _exit(is_refused && is_served ? 0 : 1);
+}
+
+// The error left the thread of the server, which ended the process.
+TEST_F(Files, AThreadThatIsRefusedEndsOneConnection) {
+    if (!build_info().sanitizer.empty()) GTEST_SKIP() << "a sanitizer maps memory of its own for a thread";
+    GTEST_FLAG_SET(death_test_style, "threadsafe");  // a new process keeps no stacks of former threads
+    EXPECT_EXIT(serve_without_room(folder_, key_), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(CopyPlacesTest, TravelAsText) {
