@@ -95,13 +95,14 @@ constexpr double kContext = 600 * kMiB;  // of the driver and a context on the d
 
 constexpr int kMostBases = 8;  // files that begin with one another; more are treated as a cycle
 
-Cluster named(const std::string& name_or_path, int bases);
+// `where` begins the message for an unknown name: of a base, its file and key.
+Cluster named(const std::string& name_or_path, int bases, const std::string& where = "");
 
 Cluster base_of(const Json& base, const std::string& source_name, int bases) {
     check<UsageError>(base.is_string(), source_name, ": base must be a name or a file, got ", base.dump());
     check<UsageError>(bases < kMostBases, source_name, ": base = ", base.dump(), ": more than ", kMostBases,
                       " files begin with one another; does one of them lead back to itself?");
-    return named(base.text(), bases + 1);
+    return named(base.text(), bases + 1, concat(source_name, ": base = ", base.dump(), ": "));
 }
 
 // Reads the keys of `document` into c.
@@ -213,11 +214,11 @@ std::optional<Cluster> known_as(const std::string& name, int bases) {
     return std::nullopt;
 }
 
-Cluster named(const std::string& name_or_path, int bases) {
+Cluster named(const std::string& name_or_path, int bases, const std::string& where) {
     if (const std::optional<Cluster> known = known_as(name_or_path, bases)) return *known;
-    if (name_or_path.ends_with(".toml") || std::filesystem::exists(name_or_path))
-        return parse(read_file(name_or_path), name_or_path, bases);
-    throw UsageError(concat("no cluster is named ", name_or_path, " and no file has that name; the nearest is ",
+    const bool is_file = where.empty() && name_or_path.ends_with(".toml");
+    if (is_file || std::filesystem::exists(name_or_path)) return parse(read_file(name_or_path), name_or_path, bases);
+    throw UsageError(concat(where, "no cluster is named ", name_or_path, " and no file has that name; the nearest is ",
                             spec::nearest(lower_case(name_or_path), cluster_names()),
                             "; known: ", joined(cluster_names())));
 }

@@ -166,6 +166,14 @@ TEST(Clusters, APowerLimitLowersTheClockByItsCubeRoot) {
               std::string::npos);
 }
 
+TEST(Clusters, AnUnknownBaseIsAnErrorOfItsFile) {
+    for (const std::string base : {"h109", "absent.toml"})
+        EXPECT_NE(message_of([&] {
+                      parse_cluster("base = \"" + base + "\"\n", "x.toml");
+                  }).find("x.toml: base = \"" + base + "\": no cluster is named " + base),
+                  std::string::npos);
+}
+
 // A file that is its own base ended the program with a stack overflow.
 TEST(Clusters, BasesThatLeadBackAreRefused) {
     const ScratchFolder folder;
