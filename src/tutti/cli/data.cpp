@@ -352,6 +352,8 @@ std::optional<int32_t> eod_of(const TokenFileArguments& a) {
 // Reads all tokens of a file. DataError for an id outside [0, vocab).
 Content read_all(const std::string& file, const TokenFileArguments& a, int64_t vocab) {
     const auto source = open_file(file, a);
+    check<UsageError>(a.eod.empty() || !source->knows_documents(), "--eod ", a.eod, ": has no effect on ", file, ", a ",
+                      source->format(), " file that says where its documents begin; leave --eod out");
     const int64_t size = source->size();
     const data::TokenView view(source, 0, size, vocab, {.respected = true, .eod = eod_of(a)});
     Content content{.file = file, .format = std::string(source->format()), .tokens = size, .masked = {}};
@@ -441,6 +443,9 @@ int inspect_data(const TokenFileArguments& a, const Io& io) {
 }
 
 int verify_data(const TokenFileArguments& a, const Io& io) {
+    const auto is_jsonl = [&a](const std::string& file) { return data::is_jsonl({file}, a.format); };
+    check<UsageError>(a.tokenizer.empty() || std::ranges::any_of(a.files, is_jsonl), "--tokenizer ", a.tokenizer,
+                      ": encodes the records of JSONL, and no file is JSONL; leave --tokenizer out");
     Json files = Json::array();
     for (const std::string& file : a.files) {
         const double begin = seconds_now();
@@ -496,7 +501,7 @@ Command tokenize_command(Arguments& all, const Io& io) {
          &a.separator},
         {"--field", "NAME", "", "JSONL: field with the text of a record [text]", &a.field},
         {"--append-eod", "", "", "end each document with the end-of-document token", &a.append_eod},
-        {"--eod", "TOKEN", "", "its token, by id or text [the tokenizer's]", &a.eod, {}, {"--append-eod"}},
+        {"--eod", "TOKEN", "", "end-of-document token, by id or text [the tokenizer's]", &a.eod, {}, {"--append-eod"}},
         threads_option(a.threads)};
     return command_of(
         "tokenize", "encode text or JSONL to a token file", a, io, tokenize, options,

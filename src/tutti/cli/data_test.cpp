@@ -33,8 +33,9 @@ TEST_F(DataCommand, TextGoesThroughEveryFormat) {
         const Json made = Json::parse(out);
         EXPECT_EQ(made["tokens"], 7 + 5 + 4 + 3);
         EXPECT_EQ(made["documents"], 3);
-        ASSERT_EQ(run_data({"inspect", path(format) + ".bin", "--eod", "0", "--tokenizer", "bytes", "--json"}), 0)
-            << err;
+        std::vector<std::string> inspect = {"inspect", path(format) + ".bin", "--tokenizer", "bytes", "--json"};
+        if (format != "megatron") inspect.insert(inspect.end(), {"--eod", "0"});
+        ASSERT_EQ(run_data(inspect), 0) << err;
         const Json seen = Json::parse(out)["files"][0];
         EXPECT_EQ(seen["tokens"], made["tokens"]);
         EXPECT_EQ(seen["documents"], 3);
@@ -190,6 +191,17 @@ TEST_F(DataCommand, WhatCannotBeIsRefused) {
     }
     EXPECT_EQ(run_data({"inspect", write("x.idx", "MMIDIDX"), "--format", "megatron"}), 3);
     EXPECT_EQ(run_data({"inspect", text, "--eod", "<eos>"}), 2);
+}
+
+TEST_F(DataCommand, OptionsWithoutEffectAreRefused) {
+    const auto text = write("a.txt", "one two");
+    EXPECT_EQ(run_data({"tokenize", text, "--out", path("a")}), 0) << err;
+    EXPECT_EQ(run_data({"inspect", path("a"), "--eod", "0"}), 2);
+    EXPECT_TRUE(says(concat("--eod 0: has no effect on ", path("a"), ", a megatron file that says where"))) << err;
+    EXPECT_EQ(run_data({"verify", text, path("a"), "--tokenizer", "bytes"}), 2);
+    EXPECT_TRUE(says("--tokenizer bytes: encodes the records of JSONL, and no file is JSONL")) << err;
+    const auto records = write("a.jsonl", "{\"text\": \"one\"}\n");
+    EXPECT_EQ(run_data({"verify", text, records, "--tokenizer", "bytes"}), 0) << err;
 }
 
 TEST_F(DataCommand, HelpFitsTheTerminalAndHasExamples) {

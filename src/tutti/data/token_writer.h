@@ -27,7 +27,8 @@ class AtomicFile {
   public:
     // Opens a temporary file beside `path`, which the next AtomicFile of `path` removes after a kill. UsageError where
     // nothing can be made there. `advice` ends each message.
-    explicit AtomicFile(std::string path, std::string advice = "is the folder there, and may you write in it?");
+    explicit AtomicFile(std::string path,
+                        std::string advice = "choose a folder that is there, has room and may be written");
     ~AtomicFile();  // removes the temporary file unless commit() was called
     AtomicFile(const AtomicFile&) = delete;
     AtomicFile& operator=(const AtomicFile&) = delete;

@@ -106,7 +106,7 @@ TEST(TokenWriter, LeavesNothingBehindAndTouchesNothingOfOthers) {
     EXPECT_EQ(missing("y.idx: is there already",
                       message_of<UsageError>([&] { TokenWriter("nanogpt", folder.path("y"), 9); })),
               "");
-    EXPECT_EQ(missing("none/x.bin cannot be written: No such file or directory; is the folder there",
+    EXPECT_EQ(missing("none/x.bin cannot be written: No such file or directory; choose a folder that is there",
                       message_of<UsageError>([&] { TokenWriter("llmc", folder.path("none/x"), 9); })),
               "");
 }
