@@ -193,8 +193,14 @@ Command watch_command(Arguments& all, const Io& io) {
                   &a.run_dirs, kPath}),
         {"--once", "", "", "show the runs as they are, and end", &a.once, {}, {}, {"--http", "--listen"}},
         {"--http", "", "", "serve a live page and /metrics to this machine, at a free port", &a.http},
-        {"--listen", "[ADDRESS:]PORT", "", "the same at this port, and for other machines at their ADDRESS",
-         &a.listen}};
+        {"--listen",
+         "[ADDRESS:]PORT",
+         "",
+         "the same at this port; at an ADDRESS of this machine also to other machines",
+         &a.listen,
+         {},
+         {},
+         {"--http"}}};
     return command_of(
         "watch", "show runs while they go on: state, time left, checkpoint, loss", a, io, watch, options,
         "Reads the files of the runs and writes nothing. A terminal is redrawn each second; a pipe gets a\n"

@@ -114,20 +114,18 @@ Command bench_command(Arguments& all, const Io& io) {
                       "  tutti bench gemm --sizes 256x4096x4096\n"
                       "  tutti bench gemm --cluster h100"),
             benchmark("attention", "causal attention of 1024 to 16384 tokens", bench_attention,
-                      {{"--window", "N", "0", "keys of a sliding window; 0: no window", &a.window,
-                        Between{0, int64_t{1} << 31}},
-                       {"--by", "KERNELS", "", "kernels of a GPU to time, repeatable [own, and cudnn where it is]",
-                        &a.by, Choices{"own", "cudnn", "tensor", "plain"}},
-                       {"--tune", "FILE", "", "write times of the attention of a step, for train.attention_tuning",
-                        &a.tune, kOutput},
-                       {"--model",
-                        "PRESET",
-                        "",
-                        "with --tune: model [llama-tiny]",
-                        &a.model,
-                        Suggestions{spec::preset_names()},
-                        {"--tune"}},
-                       set_option(a.set, "with --tune: set a key of the config; repeatable")},
+                      joined_options(
+                          {{{"--window", "N", "0", "keys of a sliding window; 0: no window", &a.window,
+                             Between{0, int64_t{1} << 31}},
+                            {"--by", "KERNELS", "", "kernels of a GPU to time, repeatable [own, and cudnn where it is]",
+                             &a.by, Choices{"own", "cudnn", "tensor", "plain"}}},
+                           without({"--window", "--by"},
+                                   {{"--tune", "FILE", "",
+                                     "write times of the attention of a step, for train.attention_tuning", &a.tune,
+                                     kOutput}}),
+                           beside({"--tune"}, {{"--model", "PRESET", "", "model [llama-tiny]", &a.model,
+                                                Suggestions{spec::preset_names()}},
+                                               set_option(a.set, "set a key of the config; repeatable")})}),
                       "Examples:\n"
                       "  tutti bench attention --seconds 60\n"
                       "  tutti bench attention --window 1024\n"
