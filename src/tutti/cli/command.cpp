@@ -82,8 +82,7 @@ std::string help_lines(const std::string& help) {
 }
 
 void add_option(CLI::App& command, const Option& option) {
-    const std::string with = option.beside.empty() ? "" : concat("with ", joined(option.beside, " or "), ": ");
-    const std::string help = help_lines(with + option.help);
+    const std::string help = help_lines(shown_help(option));
     CLI::Option* added = std::visit(
         [&]<class T>(T* target) {
             if constexpr (std::same_as<T, bool>)
@@ -231,6 +230,10 @@ bool takes_value(const Option& option) { return !std::holds_alternative<bool*>(o
 
 std::string shown_default(const Option& option) {
     return option.default_text.empty() ? "" : concat(" [", option.default_text, "]");
+}
+
+std::string shown_help(const Option& option) {
+    return option.beside.empty() ? option.help : concat("with ", joined(option.beside, " or "), ": ", option.help);
 }
 
 const Command& command_named(const Command& program, const std::vector<std::string>& words) {

@@ -41,7 +41,7 @@ struct Option {
     std::string help;
     Target target;
     std::variant<std::monostate, Between, Choices, ByteCount, Suggestions> rule = {};
-    std::vector<std::string> beside = {};   // requires one of these options; shown in --help
+    std::vector<std::string> beside = {};   // requires one of these options; shown_help() says so
     std::vector<std::string> without = {};  // excludes each of these options
     bool required = false;
 };
@@ -53,6 +53,7 @@ std::vector<std::string> names_of(const Option& option);
 bool is_positional(const Option& option);
 bool takes_value(const Option& option);
 std::string shown_default(const Option& option);  // " [0.8]"; "" without a default text
+std::string shown_help(const Option& option);     // "with --json: also the ..."
 
 struct Command {
     std::string name, description;

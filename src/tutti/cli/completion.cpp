@@ -35,7 +35,7 @@ Offer options_of(const Command& command, const Command& program) {
     if (&command == &program) offer.candidates.push_back({"--version", "show the version"});
     for (const Option& option : command.options)
         if (!is_positional(option))
-            for (const std::string& name : names_of(option)) offer.candidates.push_back({name, option.help});
+            for (const std::string& name : names_of(option)) offer.candidates.push_back({name, shown_help(option)});
     return offer;
 }
 
@@ -217,7 +217,7 @@ std::string synopsis_of(const NamedCommand& command) {
 std::string describe(const Option& option) {
     std::string tag = joined(names_of(option), ", ", is_positional(option) ? italic : bold);
     if (!option.value_name.empty()) tag += " " + italic(option.value_name);
-    return tagged(tag, option.help + shown_default(option) + (option.required ? " (required)" : ""));
+    return tagged(tag, shown_help(option) + shown_default(option) + (option.required ? " (required)" : ""));
 }
 
 std::string describe(const NamedCommand& command) {

@@ -254,6 +254,10 @@ TEST_F(Shells, TheManualPageHasAllOfTheTable) {
     }
 }
 
+TEST_F(Shells, TheManualPageSaysWhatAnOptionNeeds) {
+    EXPECT_NE(manual_page(table_, "1").find("\nwith \\-\\-json: also the log"), std::string::npos);
+}
+
 TEST_F(Shells, TheManualPageKeepsWhatTroffWouldChange) {
     const Command odd = {.name = "tutti",
                          .description = "d",
