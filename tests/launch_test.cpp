@@ -324,6 +324,14 @@ TEST_F(Launched, WhatNoRestartCuresEndsIt) {
     expect_no_process();
 }
 
+TEST_F(Launched, OptionsForLostHostsNeedMoreThanThisHost) {
+    for (const Words& words : {Words{"--min-ranks", "1"}, Words{"--cluster", "h100"}, Words{"--grow-after", "9"}}) {
+        const Result r = run(launch_arguments("a", words, {}));
+        EXPECT_EQ(r.exit_code, 2) << r.err;
+        expect_contains(r.err, words[0] + " is for a run that loses hosts, and this host alone runs it");
+    }
+}
+
 TEST_F(Launched, TwoLaunchersDoNotShareADirectory) {
     Program program(folder_, launch_arguments("a", {"-n", "2"}, {"train.steps=100000"}));
     ASSERT_TRUE(wait_for_step(program, "a", 2));

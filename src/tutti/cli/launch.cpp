@@ -154,6 +154,19 @@ launch::AgentGroup agent_group_of(const comm::Launch& around, const spec::RunSpe
     return group;
 }
 
+// Refuses the options of a run that continues without some of its hosts, where this host alone runs it. A job of one
+// host under another launcher may have them: its script is the same for more.
+void check_hosts_can_be_lost(const LaunchArguments& a) {
+    if (!a.hosts.empty() || comm::is_launched(comm::of_hosts(comm::process_environment()))) return;
+    const auto refuse = [](const char* option, bool is_given) {
+        check<UsageError>(!is_given, option, " is for a run that loses hosts, and this host alone runs it; name more ",
+                          "with --hosts, or leave ", option, " out");
+    };
+    refuse("--min-ranks", a.min_ranks > 0);
+    refuse("--cluster", !a.cluster.empty());
+    refuse("--grow-after", a.grow_after_s != LaunchArguments().grow_after_s);
+}
+
 int launch(const LaunchArguments& given, const Io& io) {
     LaunchArguments a = given;
     launch::LaunchOptions options{.max_restarts = a.max_restarts,
@@ -162,6 +175,7 @@ int launch(const LaunchArguments& given, const Io& io) {
                                   .grow_after_s = a.grow_after_s,
                                   .ssh = a.ssh,
                                   .program = this_program()};
+    check_hosts_can_be_lost(a);
     const comm::Launch around = comm::detect_launcher(comm::of_hosts(comm::process_environment()));
     options.hosts = around.size > 1   ? placed_hosts(around, a)
                     : a.hosts.empty() ? std::vector{launch::HostLine{"localhost", std::max(1, a.ranks), "127.0.0.1"}}
@@ -248,8 +262,13 @@ Command launch_command(Arguments& all, const Io& io) {
          Between{1, 3600}},
         {"--grow-after", "S", "600", "seconds after which a host that has come back is used again", &a.grow_after_s,
          Between{0, 1e6}},
-        {"--ssh", "COMMAND", "", "command that reaches a host; its name is appended [ssh -T -o BatchMode=yes ...]",
-         &a.ssh}};
+        {"--ssh",
+         "COMMAND",
+         "",
+         "command that reaches a host; its name is appended [ssh -T -o BatchMode=yes ...]",
+         &a.ssh,
+         {},
+         {"--hosts"}}};
     const Options force = {{"--force", "", "", "start even if memory is short, or earlier starts died", &a.force}};
     a.ranks = 0;
     Command command = command_of(
