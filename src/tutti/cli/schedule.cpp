@@ -300,6 +300,9 @@ int compare(const ScheduleArguments& a, const Io& io) {
 }
 
 int schedule(const ScheduleArguments& a, const Io& io) {
+    check<UsageError>(a.kind == "auto" || a.w_memory == ScheduleArguments().w_memory,
+                      "--w-memory is for --kind auto, which weighs it against --memory-limit; --kind ", a.kind,
+                      " has an order of its own: leave --w-memory out");
     if (a.kind == "all") return compare(a, io);
     CommandTimes times;
     Timed timed = make(a, times);

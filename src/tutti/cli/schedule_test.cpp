@@ -167,6 +167,8 @@ TEST(ScheduleCommand, RefusesWithWhatToTry) {
         {"interleaved --stages 4 --virtual 2 --microbatches 8 --group-size 9", "group size must be between 1 and"},
         {"auto --stages 4 --virtual 2 --microbatches 8 --memory-limit 1", "a microbatch needs 2 live chunks"},
         {"auto --stages 4 --microbatches 8 --w-memory 2", "required a number from 0 to 1"},
+        {"1f1b --stages 4 --microbatches 8 --w-memory 0.5", "--w-memory is for --kind auto, which weighs"},
+        {"all --stages 4 --microbatches 8 --w-memory 0.5", "--w-memory is for --kind auto, which weighs"},
         {"all --stages 4 --microbatches 8 --csv x.csv", "are for one schedule"},
         {"gpipe --stages 4096 --microbatches 65536", "more actions than this command lists"},
         {"/no/such/file.csv", "cannot read the schedule /no/such/file.csv"},

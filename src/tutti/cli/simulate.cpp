@@ -318,7 +318,7 @@ Command simulate_command(Arguments& all, const Io& io) {
     return command_of(
         "simulate", "predict time, rates and memory of a step on any cluster", a, io, simulate,
         joined_options(
-            {run_options(a, "TOML file of the run"),
+            {without({"--table"}, run_options(a, "TOML file of the run")),
              without({"--table"}, joined_options({{stage_option(a)}, machine_options(a, "")})),
              without({"--table", "--cluster", "--vary"},
                      {{"--profile", "FILE", "", "in place of a cluster: a profile by `tutti bench calibrate`",
