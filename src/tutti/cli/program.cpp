@@ -80,7 +80,7 @@ Command program(Arguments& all, const Io& io) {
             "that check themselves: docs/lectures/README.md and examples/course of the sources.\n"
             "Exit codes: 0 done, 2 usage or config, 3 data or checkpoint, 4 failed, 5 ended because of another\n"
             "rank, 70 a bug or no progress: do not start it again, 75 stopped by a signal with nothing lost:\n"
-            "start it again; 1: `tutti verify` found a difference, or `tutti health` a slow or wrong rank or link.",
+            "start it again; 1: `verify` found a difference, or `health` a slow or wrong rank or link.",
         .commands = {
             init_command(all, io),
             config_command(all, io),

@@ -105,7 +105,8 @@ FactSection look_at_processor(MachineFacts& facts) {
         const kernels::Isa isa = kernels::chosen_isa();
         s.add_text("isa", "kernels that run", kernels::cpu_table(isa).name);
         if (isa < kernels::Isa::avx512_bf16)
-            facts.warnings.push_back("no AVX-512 with bf16: bf16 is stored as such but computed in f32, at f32's rate");
+            facts.warnings.push_back(concat(kernels::cpu_table(isa).name,
+                                            " multiplies bf16 as f32, at f32's rate: bf16 saves memory, not time"));
     } catch (const Error& unfit) {
         s.add({"isa", "kernels that run", "none", {}});
         facts.problems.push_back(unfit.what());
