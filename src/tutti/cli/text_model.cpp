@@ -86,7 +86,7 @@ TextModel load_text_model(const TextModelArguments& a, int64_t longest, bool nee
                       .max_positions = model.loaded.max_positions};
     Ids& stop_tokens = model.sampling.stop_tokens;
     if (!a.stop_ids.empty()) stop_tokens = parse_ids("--stop-ids", a.stop_ids);
-    // Those of the model's files, of the tokenizer, and the end-of-document token of training.
+    // End tokens of the files of the model and of its tokenizer, and the end-of-document token of training.
     const Ids ends = a.ignore_eos ? Ids() : stored.special_ids(model.tokenizer.get()).stop;
     stop_tokens.insert(stop_tokens.end(), ends.begin(), ends.end());
     if (model.tokenizer && stored.tokenizer != "bytes") {
