@@ -287,7 +287,7 @@ constexpr Remark kNanotronRemarks[] = {
     {"parallelism.dp", "none: ranks / (tp cp pp)"},
     {"tokens.batch_accumulation_per_replica", "train.global_batch = this * micro_batch * dp"},
     {"parallelism.tp_linear_async_communication", "parallel.tp_overlap"},
-    {"data_stages", "data.train of one stage"},
+    {"data_stages", "data.train of a [[stage]] each"},
     {"tokenizer.tokenizer_name_or_path", "data.tokenizer"},
     {"checkpoints.checkpoints_path", "--out DIR of tutti train, or checkpoint.dir"},
     {"checkpoints.resume_checkpoint_path", "none: the same command continues"},
