@@ -1,6 +1,7 @@
 #include "tutti/base/bars.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/palette.h"
@@ -27,6 +28,26 @@ std::string label_on(const Bar& bar, double x, double y, double width, double he
         if (width_of(bar.label, size) <= width && size <= height)
             return text(concat("m ", style, ' ', colour), x + width / 2, y + height / 2 + 0.35 * size, bar.label);
     return "";
+}
+
+// The longest part of a bar, between `begin` and `end`, that no bar drawn later covers.
+std::pair<double, double> seen_part(const Bars& bars, size_t index, double begin, double end) {
+    std::vector<std::pair<double, double>> covers;
+    for (size_t i = index + 1; i < bars.bars.size(); ++i) {
+        const Bar& bar = bars.bars[i];
+        if (bar.row == bars.bars[index].row && bar.top == bars.bars[index].top && bar.style != "frame")
+            covers.emplace_back(bar.begin, bar.end);
+    }
+    std::sort(covers.begin(), covers.end());
+    covers.emplace_back(end, end);
+    std::pair<double, double> longest{begin, begin};
+    double from = begin;  // all before is covered, or no longer than `longest`
+    for (const auto& [first, last] : covers) {
+        const double to = std::clamp(first, begin, end);
+        if (to - from > longest.second - longest.first) longest = {from, to};
+        from = std::max(from, last);
+    }
+    return longest;
 }
 
 std::string axis(const Bars& bars, const Scale& scale, double bottom) {
@@ -100,7 +121,8 @@ Picture draw(const Bars& bars) {
         if (!row.label.empty()) body += text("e", scale.start - 6, tops[r] + row.height / 2 + 4, row.label);
         if (row.idle) body += box("idle", scale.start, tops[r], scale.at(bars.end) - scale.start, row.height);
     }
-    for (const Bar& bar : bars.bars) {
+    for (size_t i = 0; i < bars.bars.size(); ++i) {
+        const Bar& bar = bars.bars[i];
         double begin = std::max(0.0, bar.begin), end = std::min(bars.end, bar.end);
         if (begin > end) continue;
         if (scale.folded()) {
@@ -114,7 +136,11 @@ Picture draw(const Bars& bars) {
         ends[bar.row] = std::max(ends[bar.row], x + width);
         // A hairline of background between neighbours.
         const double drawn = width > 3 ? width - 0.6 : width;
-        body += box(bar.style, x, y, drawn, height, bar.title) + label_on(bar, x, y, drawn, height);
+        body += box(bar.style, x, y, drawn, height, bar.title);
+        if (!label_on(bar, x, y, drawn, height).empty()) {
+            const auto [from, to] = seen_part(bars, i, begin, end);
+            body += label_on(bar, scale.at(from), y, std::min(drawn, scale.at(to) - scale.at(from)), height);
+        }
         body += '\n';
     }
     for (size_t r = 0; r < bars.rows.size(); ++r)

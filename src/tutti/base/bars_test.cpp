@@ -82,6 +82,26 @@ TEST(Bars, LabelsStandWhereTheyFit) {
     EXPECT_EQ(body.find(">narrow<"), std::string::npos);
 }
 
+// The label of a bar under others stands in the longest part that is seen, or nowhere.
+TEST(Bars, LabelsStandWhereNoBarCoversThem) {
+    Bars chart{.title = "t", .x_label = "", .rows = {{"a", 22}, {"b", 22}}, .end = 1000};
+    const auto at = [&](const std::string& label) {
+        const std::string body = draw(chart).body;
+        std::smatch found;
+        return std::regex_search(body, found, std::regex("x=\"([0-9.]+)\"[^<]*>" + label + "<")) ? std::stod(found[1])
+                                                                                                 : -1;
+    };
+    chart.bars = {{0, 0, 900, "communication", "", "under"}, {0, 300, 500, "communication", "", "over"}};
+    const Scale scale = scale_of(chart);
+    EXPECT_NEAR(at("under"), scale.at(700), 0.5);  // the middle of 500 to 900
+    EXPECT_NEAR(at("over"), scale.at(400), 0.5);
+    chart.bars[1].row = 1;  // another row covers nothing
+    EXPECT_NEAR(at("under"), scale.at(450), 0.5);
+    chart.bars[1] = {0, 10, 890, "communication", "", "over"};
+    EXPECT_EQ(at("under"), -1);
+    EXPECT_NEAR(at("over"), scale.at(450), 0.5);
+}
+
 TEST(Bars, TheAxisGrowsToALimitThatIsNear) {
     Bars chart{
         .title = "t", .rows = {{"a", 22}}, .bars = {{0, 0, 10, "weights"}}, .end = 10, .limit = 20, .limit_label = "L"};

@@ -80,7 +80,7 @@ svg::Bars bars_of(const std::vector<TracedRank>& trace, const TracedSpan& step, 
             if (has_row(s)) row_of_group[s.group] = 0;
         for (auto& [group, row] : row_of_group) {
             row = chart.rows.size();
-            chart.rows.push_back({.label = group, .height = 11});
+            chart.rows.push_back({.label = group, .height = 13});
         }
         for (const TracedSpan& s : rank.spans) {
             if (s.activity == "step" || s.activity == "action" || s.end_us < begin || s.begin_us > end) continue;
