@@ -119,7 +119,9 @@ std::string format_difference(double share) {
     return concat(share < 0 && size != "0.0 %" ? "-" : "+", size);
 }
 
-std::string counted(int64_t n, std::string_view noun) { return concat(n, " ", noun, n == 1 ? "" : "s"); }
+std::string counted(int64_t n, std::string_view noun) {
+    return concat(n, " ", noun, n == 1 ? "" : noun.ends_with("ch") ? "es" : "s");
+}
 
 // UTF-8's continuation bytes, 10xxxxxx, take no column.
 size_t columns_of(std::string_view text) {

@@ -88,6 +88,8 @@ TEST(Units, CountedNouns) {
     EXPECT_EQ(counted(0, "rank"), "0 ranks");
     EXPECT_EQ(counted(1, "rank"), "1 rank");
     EXPECT_EQ(counted(2, "more block"), "2 more blocks");
+    EXPECT_EQ(counted(1, "microbatch"), "1 microbatch");
+    EXPECT_EQ(counted(2, "microbatch"), "2 microbatches");
 }
 
 TEST(Units, WhatIsNoNumberIsAQuestionMark) {

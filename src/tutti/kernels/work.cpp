@@ -5,6 +5,7 @@
 #include <span>
 
 #include "tutti/base/error.h"
+#include "tutti/base/units.h"
 
 namespace tutti::kernels {
 
@@ -91,7 +92,8 @@ double Work::floor_s(double flops_per_s, double bytes_per_s) const {
 
 std::string ProblemShape::text() const {
     constexpr const char* kEpilogue[] = {"", ", gelu", ", gelu backward", ", swiglu", ", swiglu backward"};
-    if (kind == Kind::attention) return concat(sizes[0], " x ", sizes[1], ", ", sizes[2], " heads of ", sizes[3]);
+    if (kind == Kind::attention)
+        return concat(sizes[0], " x ", sizes[1], ", ", counted(sizes[2], "head"), " of ", sizes[3]);
     return concat(joined(std::span(sizes).first(rank), " x "), transpose_a ? ", a transposed" : "",
                   transpose_b ? ", b transposed" : "", accumulate ? ", added" : "",
                   kEpilogue[static_cast<size_t>(epilogue)], groups > 0 ? concat(", ", groups, " groups") : "");

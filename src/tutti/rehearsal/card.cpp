@@ -11,6 +11,7 @@
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
 #include "tutti/spec/layers.h"
+#include "tutti/spec/recipe.h"
 #include "tutti/spec/rules.h"
 #include "tutti/spec/variants.h"
 
@@ -70,7 +71,9 @@ std::string precision(const spec::RunSpec& run) {
     const spec::PrecisionSpec& p = run.precision;
     std::string text;
     switch (spec::compute_type_of(run)) {
-        case ComputeType::f32: text = p.gradients == "f32" ? "f32 throughout" : "f32, bf16 gradients"; break;
+        case ComputeType::f32:
+            text = p.gradients != "f32" ? "f32, bf16 gradients" : spec::recipe_of(p) ? "f32" : "f32 throughout";
+            break;
         case ComputeType::tf32:
             text = concat("f32, matrix products in TF32", p.gradients == "f32" ? "" : ", bf16 gradients");
             break;
@@ -80,6 +83,9 @@ std::string precision(const spec::RunSpec& run) {
                                      : p.gradients == "f32" ? ", f32 master weights and gradients"
                                                             : ", f32 master weights, bf16 gradients");
     }
+    if (spec::recipe_of(p))
+        text += concat(", 8-bit products (", p.recipe, ") in ", run.model.layers - p.bf16_first - p.bf16_last, " of ",
+                       counted(run.model.layers, "block"));
     const auto scale = spec::fixed_loss_scale(run);
     if (scale != 1) text += scale ? concat(", loss scale ", *scale) : ", dynamic loss scale";
     if (p.gradients == "f32" && p.reduce == "bf16") text += " sent in bf16";
@@ -92,7 +98,7 @@ std::string recompute(const spec::RunSpec& run) {
     const std::string& policy = run.recompute.policy;
     const int64_t segment = spec::recompute_of(policy, run.model.layers).segment;
     if (segment == 0) return policy;
-    return concat(policy, ": segments of ", segment, segment == 1 ? " block" : " blocks");
+    return concat(policy, ": segments of ", counted(segment, "block"));
 }
 
 double tokens_per_step(const spec::TrainSpec& train) {
@@ -101,9 +107,9 @@ double tokens_per_step(const spec::TrainSpec& train) {
 
 std::string step_line(const spec::TrainSpec& train, const models::ModelCounts& counts) {
     const double flops = counts.model.causal() * tokens_per_step(train);
-    return concat(format_count(tokens_per_step(train)), " tokens: ", train.global_batch, " sequences of ",
-                  train.seq_len, ", ", train.global_batch / train.micro_batch, " micro batches of ", train.micro_batch,
-                  ", ", format_flops(flops));
+    return concat(format_count(tokens_per_step(train)), " tokens: ", counted(train.global_batch, "sequence"), " of ",
+                  train.seq_len, ", ", counted(train.global_batch / train.micro_batch, "microbatch"), " of ",
+                  train.micro_batch, ", ", format_flops(flops));
 }
 
 // "ring", "ulysses", "ulysses 2 x ring 4"

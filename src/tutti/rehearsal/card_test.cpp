@@ -81,7 +81,7 @@ TEST(Card, WholeCard) {
         "model          gpt2, 12 layers, width 768, 12 heads of 64, ffn 3072, vocab 50257, tied\n"
         "parameters     124.4 M\n"
         "FLOPs          797.8 MFLOP per token, forward and backward, causal attention (854.4 MFLOP full)\n"
-        "step           8.19 k tokens: 8 sequences of 1024, 2 micro batches of 4, 6.54 TFLOP\n"
+        "step           8.19 k tokens: 8 sequences of 1024, 2 microbatches of 4, 6.54 TFLOP\n"
         "run            100 steps, 819.2 k tokens\n"
         "mesh           1 rank\n"
         "precision      bf16, f32 master weights and gradients\n"
@@ -146,7 +146,7 @@ TEST(Card, SaysWhatTheRunIs) {
     expect_frame(text);
     for (const char* part :
          {"plan: llama3.2-1b", "llama, 16 layers, width 2048, 32 heads of 64 (8 kv), ffn 8192, vocab 128256, tied",
-          "1.24 B", "32.8 k tokens: 16 sequences of 2048, 8 micro batches of 2", "with what is recomputed",
+          "1.24 B", "32.8 k tokens: 16 sequences of 2048, 8 microbatches of 2", "with what is recomputed",
           "sqrt: segments of 4 blocks", "lr 0.0003 cosine to 3e-05", "clip 1", "8 threads"})
         EXPECT_TRUE(contains(text, part)) << part << "\n" << text;
 
@@ -158,6 +158,14 @@ TEST(Card, SaysWhatTheRunIs) {
     EXPECT_TRUE(contains(mlp, "plan: mlp "));
     EXPECT_TRUE(contains(mlp, "3.22 GFLOP per token, forward and backward "));  // 6 * 8 * 8192^2
     EXPECT_TRUE(contains(mlp, "f32 throughout"));
+
+    run.model = spec::preset("llama-tiny");
+    run.train.global_batch = 2;
+    run.precision.recipe = "block";
+    run.precision.bf16_last = 0;
+    const std::string codes = render_card(run, {.counts = counts_of(run)});
+    EXPECT_TRUE(contains(codes, "f32, 8-bit products (block) in 3 of 4 blocks")) << codes;
+    EXPECT_TRUE(contains(codes, ", 1 microbatch of 2, ")) << codes;
     EXPECT_FALSE(contains(mlp, "attention"));
     EXPECT_FALSE(contains(mlp, "recomputed"));
 }

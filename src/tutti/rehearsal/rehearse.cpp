@@ -315,11 +315,12 @@ void describe_pipeline(const engine::Engine& engine, Rehearsal& r) {
         layers += concat(first ? "" : ", ", p.spans[s].end - p.spans[s].begin - (first ? 1 : 0) - (last ? 1 : 0));
     }
     r.bubble = timeline.makespan > 0 ? timeline.bubble / timeline.makespan : 0;
-    r.pipeline = concat(engine.run.parallel.schedule, " over ", engine.run.parallel.pp, " ranks, ", p.stages(),
-                        " stages of ", layers, " layers, ", p.schedule.total_microbatches(),
-                        " microbatches; predicted bubble ", format_percent(r.bubble), ", activations of at most ",
-                        *std::max_element(timeline.peak_until_w.begin(), timeline.peak_until_w.end()),
-                        " microbatches of a stage at once");
+    r.pipeline =
+        concat(engine.run.parallel.schedule, " over ", engine.run.parallel.pp, " ranks, ", p.stages(), " stages of ",
+               layers, " layers, ", counted(p.schedule.total_microbatches(), "microbatch"), "; predicted bubble ",
+               format_percent(r.bubble), ", activations of at most ",
+               counted(*std::max_element(timeline.peak_until_w.begin(), timeline.peak_until_w.end()), "microbatch"),
+               " of a stage at once");
 }
 
 // The number of microbatches that are run in place of more: the first differs from those between, and the last reduces

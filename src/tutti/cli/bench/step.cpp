@@ -141,9 +141,8 @@ void print_head(const Bench& bench, const spec::RunSpec& run, const char* unit) 
     bench.text << '\n'
                << format_count(static_cast<double>(models::parameter_count(run.model))) << " parameters, "
                << bench.compute_type << ", batch " << t.global_batch << " x " << t.seq_len << " = "
-               << t.global_batch * t.seq_len << ' ' << unit << " in " << microbatches
-               << (microbatches == 1 ? " microbatch" : " microbatches") << ", recompute " << run.recompute.policy
-               << '\n'
+               << t.global_batch * t.seq_len << ' ' << unit << " in " << counted(microbatches, "microbatch")
+               << ", recompute " << run.recompute.policy << '\n'
                << std::endl;
 }
 
