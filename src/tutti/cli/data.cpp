@@ -183,7 +183,8 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
                       "--separator is for text; the records of JSONL are its lines");
     check_field(a.field, encoding.format == "jsonl");
 
-    data::TokenWriter writer(a.format, a.out, std::max<int64_t>(tokenizer->vocab(), encoding.eod.value_or(0) + 1));
+    const int64_t vocab = std::max<int64_t>(tokenizer->vocab(), encoding.eod.value_or(0) + 1);
+    data::TokenWriter writer(a.format, a.out, vocab);
     const StopSignals signals([](int) {}, [&] { leave(signals, writer, io); });
     const int64_t total = bytes_of(files);
     const double begin = seconds_now();
@@ -216,13 +217,14 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
                       {"tokens_per_s", rate(writer.tokens())}});
         return 0;
     }
-    io.out << writer.tokens() << " tokens of " << writer.documents() << " documents, " << bytes << " bytes, in "
-           << format_duration(seconds) << " (" << format_bytes(static_cast<int64_t>(rate(bytes))) << "/s, "
-           << format_rate(rate(writer.tokens()), "tok") << ")\n";
+    io.out << writer.tokens() << " tokens of " << counted(writer.documents(), "document") << ", " << bytes
+           << " bytes, in " << format_duration(seconds) << " (" << format_bytes(static_cast<int64_t>(rate(bytes)))
+           << "/s, " << format_rate(rate(writer.tokens()), "tok") << ")\n";
     io.out << "tokenizer: " << tokenizer->description() << '\n';
     if (writer.masked_tokens() > 0) io.out << writer.masked_tokens() << " prompt tokens are not targets\n";
     for (const std::string& path : paths) io.out << "wrote " << path << '\n';
-    io.next({concat("tutti train CONFIG --set data.train=", quoted_for_shell(a.out))});
+    io.next({concat("tutti train CONFIG --set data.train=", quoted_for_shell(a.out),
+                    " --set data.tokenizer=", quoted_for_shell(a.tokenizer), " --set model.vocab=", vocab)});
     return 0;
 }
 
@@ -458,7 +460,7 @@ int verify_data(const TokenFileArguments& a, const Io& io) {
                          {"largest_id", content.largest}});
         if (!io.json)
             io.out << file << ": sound: " << content.format << ", " << content.tokens << " tokens, "
-                   << content.lengths.documents << " documents, largest id " << content.largest << " ("
+                   << counted(content.lengths.documents, "document") << ", largest id " << content.largest << " ("
                    << format_rate(rate, "tok") << ")\n";
     }
     io.print(Json{{"sound", true}, {"files", files}});

@@ -104,6 +104,14 @@ TEST_F(DataCommand, ATokenizerHasANameThatConfigsTake) {
     }
     EXPECT_EQ(run_data({"train-tokenizer", text, "--vocab", "260", "--out", path("t.json")}), 0) << err;
     EXPECT_EQ(run_data({"inspect", text, "--format", "text", "--tokenizer", path("t.json")}), 0) << err;
+    ASSERT_EQ(
+        run_data({"tokenize", text, "--tokenizer", path("t.json"), "--out", path("t"), "--eod", "300", "--append-eod"}),
+        0)
+        << err;
+    EXPECT_TRUE(says(
+        concat("--set data.train=", path("t"), " --set data.tokenizer=", path("t.json"), " --set model.vocab=301")))
+        << out << err;
+    EXPECT_TRUE(says("of 1 document, ")) << out;
     EXPECT_EQ(run_data({"train-tokenizer", text, "--vocab", "260", "--out", "/dev/null"}), 0) << err;
 }
 
