@@ -159,7 +159,7 @@ Command init_command(Arguments& all, const Io& io) {
     auto& a = all.add<InitArguments>();
     const Options options = {
         {"DIR", "", "first-run", "directory for the files; created if it is missing", &a.directory, kPath},
-        {"--demo", "", "", "also train, at most a minute on two cores, and print a sample", &a.demo}};
+        {"--demo", "", "", "also train, about a minute on two cores, and print a sample", &a.demo}};
     return command_of("init", "write a first config, a text and its tokenizer", a, io, init, options,
                       "Existing files are kept; one with other content is an error.\n"
                       "A second `tutti init --demo` continues the run, or prints a sample of the finished one.\n\n"
