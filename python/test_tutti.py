@@ -361,6 +361,14 @@ class Frames(InFolder):
         with module("wandb", None), self.assertRaisesRegex(tutti.UsageError, "pip install wandb"):
             export.export(self.folder, "wandb")
 
+    def test_tables_of_a_list_are_settings_of_their_own(self):
+        expected, config = {"train.steps": "9"}, "[train]\nsteps = 9\n"
+        for table in ("optimizer.group", "stage"):
+            for number in (1, 2, 3):
+                config += f"\n[[{table}]]\nuntil = {number}\ndata.train = [\"a = b\"]\n"
+                expected.update({f"{table}.{number}.until": str(number), f"{table}.{number}.data.train": '["a = b"]'})
+        self.assertEqual(export.settings(config), expected)
+
     def test_what_is_no_run_is_said(self):
         absent = tutti.Run(self.path("absent"))
         for read in (absent.metrics, absent.totals, absent.config):

@@ -24,11 +24,15 @@ def numbers(document, prefix=""):
 
 
 def settings(config):
-    """The keys of a resolved config.toml as text by dotted name; each stands on a line of its own."""
-    section, found = "", {}
+    """The keys of a resolved config.toml as text by dotted name, those of its second [[stage]] as stage.2.KEY; each stands
+    on a line of its own."""
+    section, found, tables = "", {}, {}
     for line in config.splitlines():
         if line.startswith("["):
             section = line.strip("[]")
+            if line.startswith("[["):
+                tables[section] = tables.get(section, 0) + 1
+                section = f"{section}.{tables[section]}"
         elif " = " in line:
             key, value = line.split(" = ", 1)
             found[f"{section}.{key}"] = value
