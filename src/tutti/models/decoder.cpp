@@ -31,7 +31,8 @@ class TokenEmbedding final : public Module {
 
   private:
     static double rounded(double x, DType type) {
-        return type == DType::bf16 ? static_cast<float>(bf16(static_cast<float>(x))) : x;
+        if (type == DType::bf16) return static_cast<float>(bf16(static_cast<float>(x)));
+        return type == DType::f16 ? static_cast<float>(f16(static_cast<float>(x))) : x;
     }
 
     Embedding tokens_;

@@ -544,6 +544,28 @@ TEST(HeadNorm, TakesTheLengthOutOfTheQuery) {
     EXPECT_GT(difference, 1e-3);
 }
 
+// Gemma's factor is a number of the compute type, and sqrt(24) is between two numbers of each.
+TEST(Embedding, TheRootOfTheWidthIsRoundedToEachComputeType) {
+    spec::ModelSpec s = tiny(spec::Family::llama);
+    s.embedding_sqrt = true;
+    for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+        Rig rig(Case{"", s}, type);
+        const auto rounded = [&](float x) {
+            return type == DType::bf16 ? float(bf16(x)) : type == DType::f16 ? float(f16(x)) : x;
+        };
+        Tape tape(rig.ctx, false);
+        const auto x = rig.model.modules().front()->forward(tape, {}, rig.batch).value.to_floats();
+        const auto rows = rig.model.parameter("model.embed_tokens.weight").value.to_floats();
+        const auto tokens = rig.batch.tokens.to_host<int32_t>();
+        const auto C = to_size(s.width);
+        ASSERT_EQ(x.size(), tokens.size() * C);
+        const double root = rounded(static_cast<float>(std::sqrt(static_cast<double>(s.width))));
+        for (size_t i = 0; i < x.size(); ++i)
+            EXPECT_EQ(x[i], rounded(static_cast<float>(root * rows[to_size(tokens[i / C]) * C + i % C])))
+                << name_of(type) << ' ' << i;
+    }
+}
+
 // formats.md, section D: Llama 3.1, theta 5e5, D 128, factor 8.
 TEST(Rope, Llama31Frequencies) {
     spec::ModelSpec s = spec::preset("llama3-8b");
