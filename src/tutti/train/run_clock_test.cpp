@@ -2,6 +2,7 @@
 #include "tutti/train/run_clock.h"
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 
 #include "tutti/base/timing.h"
@@ -148,6 +149,58 @@ TEST_F(RunClockTest, ALineHasTheFiguresOfAllRanks) {
     EXPECT_EQ(run.totals.layout, "dp_shard 2, tp 2");
     ASSERT_EQ(run.totals.ranks.size(), 4U);
     for (const report::RankMemory& memory : run.totals.ranks) EXPECT_EQ(memory.measured, memory.predicted);
+}
+
+// Experts get other rows in each step, so that a step in which nothing is logged may need the most memory.
+TEST_F(RunClockTest, ALineHasThePeakOfAllStepsSinceTheLineBefore) {
+    compares_rehearsal_ = false;
+    const auto peaks = [&](const char* name, const char* every) {
+        const auto o =
+            options(name,
+                    {"model.preset=moe-tiny", "model.moe.ffn=96", "model.init_std=0.5", "train.steps=9",
+                     "train.seq_len=64", "train.global_batch=16", "train.micro_batch=8", "parallel.ep=2", every},
+                    2);
+        train(o);
+        return report::read_run(o.out).steps;
+    };
+    const auto each = peaks("each", "log.every=1"), some = peaks("some", "log.every=3");
+    ASSERT_EQ(each.size(), 9U);
+    ASSERT_EQ(some.size(), 4U);  // of steps 1, 3, 6, 9
+    int unlogged = 0;            // peaks
+    for (size_t i = 1; i < some.size(); ++i)
+        for (size_t rank = 0; rank < 2; ++rank) {
+            double most = 0;
+            for (int64_t step = some[i - 1].step + 1; step <= some[i].step; ++step)
+                most = std::max(most, each[to_size(step - 1)].ranks[rank].mem_peak_bytes);
+            EXPECT_EQ(some[i].ranks[rank].mem_peak_bytes, most) << "step " << some[i].step << ", rank " << rank;
+            unlogged += most > each[to_size(some[i].step - 1)].ranks[rank].mem_peak_bytes;
+        }
+    EXPECT_GT(unlogged, 0);
+}
+
+// A start that makes the evaluation with which the one before was stopped counts nothing of it in the next line.
+TEST_F(RunClockTest, AnEvaluationIsNoPartOfTheStepsOfALine) {
+    compares_rehearsal_ = false;  // an evaluation leaves weights gathered, which the next step need not gather
+    const auto of_run = [&](const char* name) {
+        return options(name,
+                       {"train.steps=4", "train.micro_batch=1", "train.eval_every=2", "data.valid_fraction=0.5",
+                        "parallel.zero=3", "log.every=2", "checkpoint.every=2"},
+                       2);
+    };
+    const auto whole = of_run("whole");
+    train(whole);
+    auto parts = of_run("parts");
+    std::atomic<int> asked = 0;  // once a step by each rank, then between parts of the evaluation of step 2
+    parts.stop_requested = [&] { return ++asked > 2; };
+    ASSERT_TRUE(train(parts).preempted);
+    ASSERT_FALSE(report::read_run(parts.out).steps.back().eval_loss.has_value());
+    parts.stop_requested = [] { return false; };
+    train(parts);
+    const auto lines = report::read_run(whole.out).steps, resumed = report::read_run(parts.out).steps;
+    ASSERT_EQ(resumed.size(), lines.size());
+    ASSERT_EQ(resumed[1].step, 2);
+    EXPECT_EQ(resumed[1].eval_loss, lines[1].eval_loss);
+    EXPECT_EQ(resumed[2].comm.at("dp_shard").bytes, lines[2].comm.at("dp_shard").bytes);
 }
 
 TEST(RankFigures, OfManyRanksTheExtremesAndTheMiddle) {

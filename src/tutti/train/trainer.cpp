@@ -68,6 +68,7 @@ class Run {
     void take_up_log();
     bool evaluates(int64_t step) const;
     void log(const engine::StepResult& result);
+    void begin_line();
     double bubble();
     std::optional<double> evaluate_now();
     void stop_after_skipped_steps(const engine::StepResult& result);
@@ -291,11 +292,8 @@ TrainOutcome Run::train() {
         trace_.emplace(world_, *session_.traced, options_.out + "/trace.json", place_of(engine_.groups),
                        [this](const std::string& message) { console_.warn(message); });
     peak_.emplace(engine_.groups.world(), *engine_.device, spec::compute_type_of(run_));
-    logged_step_ = state_.step;
-    logged_usage_ = engine_.groups.usage();
-    logged_seconds_ = engine_.executor.seconds();
-    logged_at_ = Clock::now();
     take_up_log();
+    begin_line();
     do {
         while (state_.step < spec::last_step(run_) && !outcome_.preempted) {
             one_step();
@@ -335,7 +333,6 @@ bool Run::is_on_first(bool condition) { return engine_.groups.world().max(condit
 void Run::one_step() {
     const auto begin = Clock::now();
     const bool first = outcome_.step == 0;
-    engine_.device->memory().reset_peaks();
     engine_.trace = trace_ ? trace_->before(state_.step + 1) : nullptr;
     if (first) first_step_.begin(engine_);
     const engine::StepResult result = engine::train_step(engine_, state_.step + 1);
@@ -426,10 +423,16 @@ void Run::log(const engine::StepResult& result) {
     m.spent = clock_->spent(state_.seconds);
     if (directory_) directory_->log(m);
     console_.step(m);
+    begin_line();
+}
+
+// What the next line of the log counts begins here: behind an evaluation, which is no part of its steps.
+void Run::begin_line() {
     logged_at_ = Clock::now();
-    logged_step_ = step;
+    logged_step_ = state_.step;
     logged_usage_ = engine_.groups.usage();
     logged_seconds_ = engine_.executor.seconds();
+    engine_.device->memory().reset_peaks();
 }
 
 std::optional<double> Run::evaluate_now() {
