@@ -1,6 +1,7 @@
 // engine/pipedream.cpp: a step of PipeDream (algorithms.h), on the executor's hooks around passes.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -84,6 +85,10 @@ bool is_asynchronous(const spec::RunSpec& run) { return run.parallel.schedule ==
 StepResult pipedream_step(Engine& s, int64_t step) {
     StepTrace trace(s.trace, *s.device, false, *s.data_parallel);
     StepResult r{.lr = spec::learning_rate(s.run, step)};
+    if (s.batches->valid_tokens(step) == 0) {  // known before a stage updates by itself: as may_update()
+        r.loss = std::numeric_limits<double>::quiet_NaN();
+        return r;
+    }
     PipeDream pipedream(s, r.lr);
     // A microbatch's gradient is that of the mean of its own terms.
     const auto microbatches = static_cast<float>(microbatches_of(s.pipeline).front());

@@ -2,6 +2,7 @@
 // stage s had after max(0, k - (p - 1 - s)) updates.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 #include <mutex>
 
@@ -117,6 +118,44 @@ TEST(PipeDreamTest, IsItsDefinition) {
             }
         }
     }
+}
+
+// The masks of a step may leave no target: neither decay nor momentum changes a weight.
+class WithoutTargets final : public Batches {
+  public:
+    explicit WithoutTargets(std::unique_ptr<Batches> all) : all_(std::move(all)) {}
+    nn::Batch microbatch(int64_t step, int64_t index) override { return all_->microbatch(step, index); }
+    int64_t valid_tokens(int64_t step) override { return step == 2 ? 0 : all_->valid_tokens(step); }
+
+  private:
+    std::unique_ptr<Batches> all_;
+};
+
+TEST(PipeDreamTest, AStepWithoutTargetsChangesNothing) {
+    spec::RunSpec run = tiny("adamw");
+    run.parallel.pp = 2;
+    run.parallel.schedule = "pipedream";
+    const auto batches = [&run](ops::Context& ctx, const BatchShard& share) {
+        return std::make_unique<WithoutTargets>(fixed_batches(ctx, run, share));
+    };
+    comm::run_ranks(2, {.timeout_s = 60}, [&](comm::World& world) {
+        Engine engine(run, world, machine_of(run, {}, ""), batches);
+        const auto weights = [&] {
+            std::vector<std::vector<float>> all;
+            for (const optim::ParameterShard& piece : engine.optimizer.parameter_shards())
+                all.push_back(piece.master.to_host<float>());
+            return all;
+        };
+        EXPECT_TRUE(std::isfinite(train_step(engine, 1).loss));
+        const auto before = weights();
+        const int64_t updates = engine.optimizer.updates();
+        const StepResult r = train_step(engine, 2);
+        EXPECT_TRUE(std::isnan(r.loss));
+        EXPECT_FALSE(r.skipped);
+        EXPECT_EQ(weights(), before);
+        EXPECT_EQ(engine.optimizer.updates(), updates);
+        EXPECT_TRUE(std::isfinite(train_step(engine, 3).loss));
+    });
 }
 
 TEST(PipeDreamTest, BesideDataParallelAndRecompute) {
