@@ -147,6 +147,8 @@ class Writing {
             note(concat("no flavor has the sizes of ", name_of(run_.model), ": add one to its model registry"));
         }
         write_torchtitan_recipe();
+        if (run_.optimizer.lr > 0)
+            out_["lr_scheduler.min_lr_factor"] = spec::toml_text(run_.optimizer.min_lr / run_.optimizer.lr);
         // Without a pipeline a local batch is a microbatch and global batches accumulate; with one it is divided.
         out_["training.local_batch_size"] =
             std::to_string(pp_ > 1 ? run_.train.global_batch / dp_ : run_.train.micro_batch);

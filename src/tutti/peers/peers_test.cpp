@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "tutti/base/error.h"
@@ -151,6 +152,59 @@ TEST(Peers, DefaultsAreThoseOfThePeerAndUnknownValuesAreNamed) {
                                 "data_parallel_replicate_degree = 3\n",
                                 "x.toml");
     EXPECT_TRUE(has(titan, "train.global_batch=24")) << joined(titan.set);
+    const TheirRun schedule = read(Peer::torchtitan,
+                                   "[optimizer]\nlr = 1e-3\n[parallelism]\ncontext_parallel_degree = 2\n"
+                                   "[training]\nglobal_batch_size = -1\n[lr_scheduler]\nmin_lr_factor = 0.25\n",
+                                   "x.toml");
+    for (const char* s : {"optimizer.schedule=linear", "optimizer.warmup_steps=200", "optimizer.min_lr=0.00025",
+                          "train.seq_len=2048", "train.micro_batch=8", "parallel.cp_method=all_gather"})
+        EXPECT_TRUE(has(schedule, s)) << s << " is not in " << joined(schedule.set);
+    EXPECT_EQ(joined(schedule.set).find("global_batch"), std::string::npos) << joined(schedule.set);
+    const TheirRun tron = read(Peer::nanotron,
+                               "optimizer:\n  learning_rate_scheduler:\n    learning_rate: 0.002\n"
+                               "    lr_warmup_style: null\n    min_decay_lr: null\n",
+                               "x.yaml");
+    for (const char* s :
+         {"optimizer.lr=0.002", "optimizer.min_lr=0.002", "optimizer.warmup_steps=0", "optimizer.schedule=linear"})
+        EXPECT_TRUE(has(tron, s)) << s << " is not in " << joined(tron.set);
+    const auto megatron = [](const std::string& options) { return read(Peer::megatron, "a.py " + options, "x.sh"); };
+    const TheirRun plain = megatron("--num-layers 2 --hidden-size 64 --num-attention-heads 4 --lr 1e-4");
+    for (const char* s : {"optimizer.beta2=0.999", "optimizer.weight_decay=0.01", "optimizer.schedule=linear",
+                          "optimizer.min_lr=0.0", "optimizer.warmup_steps=0", "model.kv_heads=4"})
+        EXPECT_TRUE(has(plain, s)) << s << " is not in " << joined(plain.set);
+    EXPECT_EQ(joined(megatron("--num-layers 2").set).find("optimizer."), std::string::npos) << "it trains nothing";
+}
+
+// Where the rate stops falling before the run ends, or after it, the run here has another course.
+TEST(Peers, TheEndOfADecayIsThatOfTheRun) {
+    const auto noted = [](const TheirRun& run) {
+        return joined(run.notes).find("the rate is least") != std::string::npos;
+    };
+    for (const int decay : {50, 100, 200}) {
+        const std::string options =
+            concat("a.py --lr 1e-4 --train-iters 100 --lr-warmup-fraction 0.1 --lr-decay-iters ", decay);
+        const TheirRun run = read(Peer::megatron, options, "x.sh");
+        EXPECT_EQ(noted(run), decay != 100) << options;
+        EXPECT_NE(std::ranges::find(run.set, concat("optimizer.warmup_steps=", decay / 10)), run.set.end())
+            << joined(run.set);
+        EXPECT_EQ(noted(read(Peer::nanogpt, concat("max_iters = 100\nlr_decay_iters = ", decay), "x.py")),
+                  decay != 100);
+    }
+    EXPECT_TRUE(noted(read(Peer::nanogpt, "max_iters = 100\n", "x.py"))) << "train.py decays for 600000 steps";
+    EXPECT_FALSE(noted(read(Peer::nanogpt, "max_iters = 100\ndecay_lr = False\n", "x.py")));
+}
+
+// --num-query-groups counts where --group-query-attention is given, and is 1 where it is not.
+TEST(Peers, GroupsOfQueriesAreThoseThatMegatronMakes) {
+    for (const bool flag : {false, true})
+        for (const int groups : {0, 2}) {
+            const std::string script = concat("a.py --num-attention-heads 8", flag ? " --group-query-attention" : "",
+                                              groups > 0 ? concat(" --num-query-groups ", groups) : "");
+            const TheirRun run = read(Peer::megatron, script, "x.sh");
+            const int kv_heads = !flag ? 8 : groups > 0 ? groups : 1;
+            EXPECT_NE(std::ranges::find(run.set, concat("model.kv_heads=", kv_heads)), run.set.end()) << script;
+            EXPECT_EQ(joined(run.notes).find("has no effect there") != std::string::npos, !flag && groups > 0);
+        }
 }
 
 TEST(Peers, AScriptWithVariablesArraysAndTorchrun) {

@@ -1,6 +1,7 @@
 // peers/read.cpp: another trainer's text as keys of a config.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <limits>
@@ -86,6 +87,8 @@ class Reading {
             if (!text) return;
             check_is_known(row.theirs, *text);
             if (std::string_view(row.ours) == "model.rope_theta" && is_set("model.family=gpt2")) return;
+            // torchtitan's word for its default, local_batch_size times the data-parallel ranks.
+            if (std::string_view(row.theirs) == "training.global_batch_size" && *text == "-1") return;
             return set(row.ours, *text);
         }
         // A value that the table does not have is named, whatever other options say of the key.
@@ -143,6 +146,23 @@ class Reading {
         return word.theirs != kAbsent && (*word.theirs == 0 || lower_case(value) == lower_case(word.theirs));
     }
 
+    // The rate falls to --lr-decay-iters, of which --lr-warmup-fraction is a share.
+    void read_megatron_schedule() {
+        const auto steps = number("--train-iters"), decay = number("--lr-decay-iters");
+        const auto share = number<double>("--lr-warmup-fraction");
+        if (share && (decay || steps))
+            set("optimizer.warmup_steps", rounded(std::round(*share * static_cast<double>(decay ? *decay : *steps))));
+        else if (!share && !given_.contains("--lr-warmup-samples"))
+            set("optimizer.warmup_steps", "0");
+        if (steps && decay) note_end_of_decay("--lr-decay-iters", *decay, *steps);
+    }
+    void note_end_of_decay(const char* option, int64_t decay, int64_t steps) {
+        if (decay != steps)
+            result_.notes.push_back(concat(option, " is ", decay,
+                                           ": there the rate is least from that step on, here at ",
+                                           "the end, train.steps = ", steps));
+    }
+
     // With Megatron's defaults.
     void read_megatron_recipe() {
         const auto format = option("--fp8-format"), of_fp8 = option("--fp8-recipe"),
@@ -185,8 +205,10 @@ class Reading {
 
     void read_megatron() {
         const auto heads = number("--num-attention-heads"), groups = number("--num-query-groups");
-        option("--group-query-attention");
-        if (heads) set("model.kv_heads", std::to_string(groups.value_or(*heads)));
+        const bool grouped = option("--group-query-attention").has_value();
+        if (heads) set("model.kv_heads", std::to_string(grouped ? groups.value_or(1) : *heads));
+        if (groups && !grouped)
+            result_.notes.push_back("--num-query-groups has no effect there without --group-query-attention");
         const auto width = number("--hidden-size"), layers = number("--num-layers");
         if (heads && width && !given_.contains("--kv-channels")) set("model.head_dim", std::to_string(*width / *heads));
         if (width && !given_.contains("--ffn-hidden-size")) {
@@ -201,6 +223,7 @@ class Reading {
         if (layers && !given_.contains("--max-position-embeddings"))
             if (const auto seq = number("--seq-length")) set("model.max_positions", std::to_string(*seq));
         read_megatron_recipe();
+        if (option("--lr")) read_megatron_schedule();
         if (const auto split = option("--split"); split && given_.contains("--eval-interval")) {
             double parts[2] = {}, all = 0;
             const std::vector<std::string_view> shares = tutti::split(*split, ',');
@@ -252,6 +275,11 @@ class Reading {
         if (flavor && !set_.contains("model.preset"))
             result_.notes.push_back(concat("the sizes of flavor ", *flavor, " are not known here: give --model"));
         read_torchtitan_recipe();
+        if (const auto lr = number<double>("optimizer.lr")) {
+            const auto factor = number<double>("lr_scheduler.min_lr_factor"),
+                       former = number<double>("lr_scheduler.lr_min");
+            set("optimizer.min_lr", rounded(*lr * former.value_or(factor.value_or(0))));
+        }
         const int64_t pp = number(section + "degree").value_or(1);
         const auto local = number("training.local_batch_size"), piece = number(section + "microbatch_size");
         if (local) set("train.micro_batch", std::to_string(pp > 1 ? piece.value_or(1) : *local));
@@ -273,6 +301,8 @@ class Reading {
         const auto heads = number("model.model_config.num_attention_heads"),
                    width = number("model.model_config.hidden_size");
         if (heads && width) set("model.head_dim", std::to_string(*width / *heads));
+        if (const auto lr = option("optimizer.learning_rate_scheduler.learning_rate"))
+            set("optimizer.min_lr", *lr);  // without min_decay_lr
         const int64_t dp = number("parallelism.dp").value_or(1), micro = number("tokens.micro_batch_size").value_or(1),
                       times = number("tokens.batch_accumulation_per_replica").value_or(1);
         set("train.global_batch", std::to_string(dp * micro * times));
@@ -338,7 +368,8 @@ class Reading {
         const std::string folder = concat("data/", option("dataset").value_or("openwebtext"));
         set("data.train", concat("[\"", folder, "/train.bin\"]"));
         set("data.valid", concat("[\"", folder, "/val.bin\"]"));
-        option("lr_decay_iters");
+        const int64_t decay = *number("lr_decay_iters");
+        if (is_set("optimizer.schedule=cosine")) note_end_of_decay("lr_decay_iters", decay, *number("max_iters"));
         if (option("bias") == "False") result_.notes.push_back("bias = False: gpt2 has biases here");
     }
 
@@ -365,7 +396,11 @@ TheirRun read(Peer peer, std::string_view text, const std::string& source_name) 
         flatten(spec::parse_toml(text, source_name), "", values);
         return Reading(peer, std::move(values), source_name).run();
     }
-    if (peer == Peer::nanotron) return Reading(peer, from_yaml(text), source_name).run();
+    if (peer == Peer::nanotron) {
+        Values values = from_yaml(text);
+        std::erase_if(values, [](const auto& value) { return value.second == "null"; });  // its defaults
+        return Reading(peer, std::move(values), source_name).run();
+    }
     if (peer == Peer::nanogpt) return Reading(peer, from_python(text), source_name).run();
     if (peer == Peer::deepspeed) {
         std::string json;  // without the comments that emit() puts on top

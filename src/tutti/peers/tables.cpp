@@ -213,7 +213,10 @@ constexpr Row kNanogpt[] = {
 };
 
 constexpr Remark kMegatronRemarks[] = {
-    {"--num-query-groups", "model.kv_heads"},
+    {"--num-query-groups", "model.kv_heads, with --group-query-attention; the default there is 1"},
+    {"--group-query-attention", "model.kv_heads"},
+    {"--lr-warmup-fraction", "optimizer.warmup_steps = this * train.steps"},
+    {"--lr-decay-iters", "train.steps: the schedule ends with the run"},
     {"--num-virtual-stages-per-pipeline-rank", "parallel.virtual_stages, with parallel.schedule = \"interleaved\""},
     {"--num-layers-per-virtual-pipeline-stage", "parallel.virtual_stages = layers / pp / this"},
     {"--account-for-embedding-in-pipeline-split", "parallel.stage_layers"},
@@ -265,6 +268,7 @@ constexpr Remark kTorchtitanRemarks[] = {
     {"parallelism.pipeline_parallel_microbatch_size", "train.micro_batch"},
     {"parallelism.pipeline_parallel_schedule", "parallel.schedule"},
     {"parallelism.pipeline_parallel_layers_per_stage", "parallel.virtual_stages = layers / pp / this"},
+    {"lr_scheduler.min_lr_factor", "optimizer.min_lr = this * optimizer.lr"},
     {"training.dataset", "data.train: files"},
     {"training.compile", "none: nothing is compiled at run time"},
     {"model.converters", "precision.recipe: quantize.linear.float8 is tensor, quantize.linear.mx is mxfp8"},
@@ -332,18 +336,41 @@ constexpr Remark kNanogptRemarks[] = {
     {"wandb_log", "python -m tutti.export RUN --to wandb"},
 };
 
-constexpr Default kMegatronDefaults[] = {{"--norm-epsilon", "1e-5", "--num-layers"},
-                                         {"--rotary-base", "10000", "--num-layers"}};
+constexpr Default kMegatronDefaults[] = {
+    {"--norm-epsilon", "1e-5", "--num-layers"}, {"--rotary-base", "10000", "--num-layers"},
+    {"--weight-decay", "0.01", "--lr"},         {"--adam-beta2", "0.999", "--lr"},
+    {"--lr-decay-style", "linear", "--lr"},     {"--min-lr", "0.0", "--lr"},
+};
+
+// Of its job config: a file that trains gives optimizer.lr.
+constexpr Default kTorchtitanDefaults[] = {
+    {"training.steps", "10000", "optimizer.lr"},
+    {"training.seq_len", "2048", "optimizer.lr"},
+    {"training.local_batch_size", "8", "optimizer.lr"},
+    {"lr_scheduler.warmup_steps", "200", "optimizer.lr"},
+    {"lr_scheduler.decay_type", "linear", "optimizer.lr"},
+    {"parallelism.context_parallel_rotate_method", "allgather", "parallelism.context_parallel_degree"},
+};
+
+constexpr const char* kNanotronRate = "optimizer.learning_rate_scheduler.learning_rate";
+constexpr Default kNanotronDefaults[] = {
+    {"optimizer.learning_rate_scheduler.lr_warmup_steps", "0", kNanotronRate},
+    {"optimizer.learning_rate_scheduler.lr_decay_style", "linear", kNanotronRate},
+};
 
 // The numbers of train.py.
 constexpr Default kNanogptDefaults[] = {
-    {"n_layer", "12"},       {"n_head", "12"},          {"n_embd", "768"},
-    {"block_size", "1024"},  {"batch_size", "12"},      {"gradient_accumulation_steps", "40"},
-    {"max_iters", "600000"}, {"eval_interval", "2000"}, {"eval_iters", "200"},
-    {"dropout", "0.0"},      {"dtype", "bfloat16"},     {"learning_rate", "6e-4"},
-    {"min_lr", "6e-5"},      {"decay_lr", "True"},      {"warmup_iters", "2000"},
-    {"weight_decay", "0.1"}, {"beta1", "0.9"},          {"beta2", "0.95"},
-    {"grad_clip", "1.0"},    {"log_interval", "1"},
+    {"n_layer", "12"},         {"n_head", "12"},
+    {"n_embd", "768"},         {"block_size", "1024"},
+    {"batch_size", "12"},      {"gradient_accumulation_steps", "40"},
+    {"max_iters", "600000"},   {"eval_interval", "2000"},
+    {"eval_iters", "200"},     {"lr_decay_iters", "600000"},
+    {"dropout", "0.0"},        {"dtype", "bfloat16"},
+    {"learning_rate", "6e-4"}, {"min_lr", "6e-5"},
+    {"decay_lr", "True"},      {"warmup_iters", "2000"},
+    {"weight_decay", "0.1"},   {"beta1", "0.9"},
+    {"beta2", "0.95"},         {"grad_clip", "1.0"},
+    {"log_interval", "1"},
 };
 
 // Of FusedAdam and of the schedules.
@@ -378,8 +405,8 @@ constexpr const char* kNanogptIgnored = "wandb eval_only device seed";
 
 constexpr Tables kTables[] = {
     {"megatron", kMegatron, kMegatronRemarks, kMegatronDefaults, kMegatronIgnored},
-    {"torchtitan", kTorchtitan, kTorchtitanRemarks, {}, kTorchtitanIgnored},
-    {"nanotron", kNanotron, kNanotronRemarks, {}, kNanotronIgnored},
+    {"torchtitan", kTorchtitan, kTorchtitanRemarks, kTorchtitanDefaults, kTorchtitanIgnored},
+    {"nanotron", kNanotron, kNanotronRemarks, kNanotronDefaults, kNanotronIgnored},
     {"deepspeed", kDeepSpeed, kDeepSpeedRemarks, kDeepSpeedDefaults, kDeepSpeedIgnored},
     {"nanogpt", kNanogpt, kNanogptRemarks, kNanogptDefaults, kNanogptIgnored},
 };

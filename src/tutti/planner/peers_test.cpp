@@ -93,6 +93,7 @@ TEST(Peers, TwoHundredRandomLayoutsAreReadAsTheyAreWritten) {
             set_stages(run);
             if (peer != Peer::torchtitan) run.precision.compute = any((const char* const[]){"bf16", "f16", "f32"});
             run.optimizer.lr = any((const double[]){1e-4, 6e-4});
+            run.optimizer.min_lr = any((const double[]){0, 3e-5});
             run.optimizer.warmup_steps = any((const int64_t[]){0, 100, 2000});
             run.optimizer.beta2 = any((const double[]){0.95, 0.999});
             run.optimizer.weight_decay = any((const double[]){0, 0.1});
