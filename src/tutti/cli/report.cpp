@@ -149,8 +149,10 @@ int report(const ReportArguments& arguments, const Io& io) {
 
     Json document = {{"report", path.string()}, {"bytes", page.size()}};
     if (!arguments.csv.empty()) document["csv"] = arguments.csv;
-    for (const report::RunHistory& run : runs) {
-        const Json about = {{"run", run.name},
+    const std::vector<std::string> names = report::names_of(runs);
+    for (size_t i = 0; i < runs.size(); ++i) {
+        const report::RunHistory& run = runs[i];
+        const Json about = {{"run", names[i]},
                             {"logged_steps", run.steps.size()},
                             {"last_step", run.steps.empty() ? 0 : run.steps.back().step},
                             {"notes", run.notes}};
@@ -162,7 +164,7 @@ int report(const ReportArguments& arguments, const Io& io) {
         }
         if (io.json) continue;
         for (const std::string& note : run.notes)
-            io.err << "tutti: note: " << (one ? "" : run.name + ": ") << note << '\n';
+            io.err << "tutti: note: " << (one ? "" : names[i] + ": ") << note << '\n';
     }
     io.print(document);
     if (io.json) return 0;

@@ -16,16 +16,6 @@ namespace {
 
 int colour_of(size_t run) { return static_cast<int>(run) + 1; }
 
-// Names that tell the runs apart: those of the directories, with numbers where two have the same name.
-std::vector<std::string> names_of(const std::vector<RunHistory>& runs) {
-    std::map<std::string, int> count, used;
-    for (const RunHistory& run : runs) ++count[run.name];
-    std::vector<std::string> names;
-    for (const RunHistory& run : runs)
-        names.push_back(count[run.name] == 1 ? run.name : concat(run.name, " (", ++used[run.name], ")"));
-    return names;
-}
-
 struct Comparison {
     const std::vector<RunHistory>& runs;
     std::vector<std::string> names;

@@ -105,5 +105,11 @@ TEST(ReportCsv, NumbersReadBackToTheSameBits) {
     EXPECT_EQ(count(render_csv({run("a", 1, 1), run("b", 1, 1)}), "\n"), 21u);
 }
 
+// lr-1/run, lr-2/run and lr-3/other: each line is of one run.
+TEST(ReportCsv, RunsOfDirectoriesOfOneNameAreToldApart) {
+    const std::string csv = render_csv({run("run", 1, 1), run("run", 2, 1), run("other", 3, 1)});
+    for (const char* name : {"run (1)", "run (2)", "other"}) EXPECT_EQ(count(csv, concat("\n", name, ",")), 10u) << csv;
+}
+
 }  // namespace
 }  // namespace tutti::report

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "tutti/base/error.h"
@@ -272,13 +273,23 @@ std::string render_report(const RunHistory& run) {
     return page(run.name + " – Tutti run report", body);
 }
 
+std::vector<std::string> names_of(const std::vector<RunHistory>& runs) {
+    std::map<std::string, int> count, used;
+    for (const RunHistory& run : runs) ++count[run.name];
+    std::vector<std::string> names;
+    for (const RunHistory& run : runs)
+        names.push_back(count[run.name] == 1 ? run.name : concat(run.name, " (", ++used[run.name], ")"));
+    return names;
+}
+
 std::string render_csv(const std::vector<RunHistory>& runs) {
     std::string csv = "run,step";
     for (const auto& [name, field, tag] : kLoggedNumbers) csv += std::string(",") + name;
     csv += ",skipped\r\n";
-    for (const RunHistory& run : runs)
-        for (const LoggedStep& step : run.steps) {
-            csv += quoted(run.name) + "," + std::to_string(step.step);
+    const std::vector<std::string> names = names_of(runs);
+    for (size_t i = 0; i < runs.size(); ++i)
+        for (const LoggedStep& step : runs[i].steps) {
+            csv += quoted(names[i]) + "," + std::to_string(step.step);
             for (const auto& [name, field, tag] : kLoggedNumbers) csv += "," + cell(step.*field);
             csv += "," + std::to_string(step.skipped_before) + "\r\n";
         }

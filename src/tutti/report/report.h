@@ -28,6 +28,9 @@ inline constexpr size_t kMostCompared = 8;
 // One self-contained page: no network, no script. Charts are SVG, text is escaped, light and dark, phone and paper.
 std::string render_report(const RunHistory& run);
 
+// Names that tell the runs apart: those of the directories, with numbers where two have the same name.
+std::vector<std::string> names_of(const std::vector<RunHistory>& runs);
+
 // A page that compares 2 to 8 runs.
 std::string render_comparison(const std::vector<RunHistory>& runs);
 
