@@ -142,8 +142,8 @@ TEST(Palette, LettersAreLegibleOnEveryMeaning) {
 
 TEST(Palette, EveryPurposeHasAColour) {
     const std::string css = picture_css();
-    for (int p = 0; p < kPurposes; ++p) {
-        const std::string rule = concat('.', name_of(static_cast<Purpose>(p)), '{');
+    for (const Purpose purpose : kAllPurposes) {
+        const std::string rule = concat('.', name_of(purpose), '{');
         EXPECT_NE(css.find(rule), std::string::npos) << rule;
     }
 }

@@ -10,7 +10,10 @@
 namespace tutti {
 
 enum class Purpose : uint8_t { weights, gradients, optimizer, activations, communication, workspace, data };
-inline constexpr int kPurposes = 7;
+inline constexpr std::array kAllPurposes = {Purpose::weights,     Purpose::gradients,     Purpose::optimizer,
+                                            Purpose::activations, Purpose::communication, Purpose::workspace,
+                                            Purpose::data};
+inline constexpr size_t kPurposes = kAllPurposes.size();
 
 constexpr std::string_view name_of(Purpose purpose) {
     constexpr std::array<std::string_view, kPurposes> kNames = {

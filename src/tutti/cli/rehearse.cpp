@@ -141,8 +141,7 @@ std::vector<std::vector<std::string>> by_purpose(const std::vector<std::pair<std
     std::vector<std::vector<std::string>> rows(bars.size() + 1);
     for (size_t i = 0; i < bars.size(); ++i) rows[i + 1].push_back(bars[i].first);
     rows[0].emplace_back();
-    for (int p = 0; p < kPurposes; ++p) {
-        const auto purpose = static_cast<Purpose>(p);
+    for (const Purpose purpose : kAllPurposes) {
         const auto has_some = [&](const auto& bar) { return bar.second[purpose] > 0; };
         if (std::none_of(bars.begin(), bars.end(), has_some)) continue;
         rows[0].emplace_back(name_of(purpose));

@@ -225,12 +225,10 @@ void print(const Answer& x, std::ostream& text) {
          concat(format_percent(double(r.memory.peak()) / double(r.memory_capacity)), " of ",
                 format_bytes(r.memory_capacity), r.fits ? ", at " : ": DOES NOT FIT, at ", r.memory.peak_place));
     std::string largest;
-    for (int p = 0; p < kPurposes; ++p) {
-        const auto purpose = static_cast<Purpose>(p);
+    for (const Purpose purpose : kAllPurposes)
         if (r.memory.peaks[purpose] > r.memory.peak() / 1000)
             largest +=
                 concat(largest.empty() ? "" : ", ", name_of(purpose), ' ', format_bytes(r.memory.peaks[purpose]));
-    }
     line("largest of each", wrapped(largest, 22));
     line("host memory of a node", wrapped(text_of(x.host(), x.cluster), 22));
     text << wrapped(planner::neighbours_of(x.cluster.name)) << '\n';

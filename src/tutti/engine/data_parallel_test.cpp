@@ -168,8 +168,8 @@ Outcome train(const spec::RunSpec& given, const Layout& layout, int64_t steps = 
                 const StepResult r = train_step(engine, step);
                 const std::lock_guard lock(mutex);
                 if (step == 1)
-                    for (size_t p = 0; p < kPurposes; ++p)
-                        outcome.state[p] += engine.device->memory().usage(static_cast<Purpose>(p)).current;
+                    for (const Purpose purpose : kAllPurposes)
+                        outcome.state[to_size(purpose)] += engine.device->memory().usage(purpose).current;
                 if (world.rank() == 0) outcome.usage = difference(before, groups.usage());
                 if (step == 1) note_pieces(outcome.gradients, dp.parameter_shards(), &optim::ParameterShard::gradient);
                 if (outcome.losses.size() < to_size(step)) {

@@ -1,5 +1,7 @@
 #include "tutti/engine/tracing.h"
 
+#include <ranges>
+
 #include "tutti/base/to_size.h"
 
 namespace tutti::engine {
@@ -21,11 +23,11 @@ void MemorySamples::take() {
     if (trace_ == nullptr) return;
     const int64_t now = Trace::now_ns();
     bool any = false;
-    for (int p = kPurposes - 1; p >= 0; --p) {
-        const auto purpose = static_cast<Purpose>(p);
-        int64_t& last = last_[to_size(p)];
+    for (const Purpose purpose : std::views::reverse(kAllPurposes)) {
+        int64_t& last = last_[to_size(purpose)];
         const int64_t bytes = memory_.usage(purpose).current;
-        if (bytes == last && (any || p > 0)) continue;  // the sample of no change has the first purpose
+        if (bytes == last && (any || purpose != kAllPurposes[0]))
+            continue;  // the sample of no change has the first purpose
         any = true;
         last = bytes;
         trace_->add({Activity::other, "memory", name_of(purpose), kMemoryGroup, 0, bytes}, now, now);

@@ -59,8 +59,7 @@ std::vector<Part> time_parts(const simulate::StepTime& t) {
 
 std::vector<Part> memory_parts(const Finalist& f) {
     std::vector<Part> parts;
-    for (int p = 0; p < kPurposes; ++p) {
-        const auto purpose = static_cast<Purpose>(p);
+    for (const Purpose purpose : kAllPurposes) {
         const std::string name(name_of(purpose));
         parts.push_back({name, name, double(f.step.shown.memory.at_peak[purpose]) / kGiB});
     }

@@ -216,21 +216,19 @@ void add_memory(Box& box, const Rehearsal& r) {
     // Each purpose's own largest value, at whatever moment, where that is more than at the peak of the sum.
     std::array<std::string, kPurposes> largest;
     size_t column = 0;
-    for (int i = 0; i < kPurposes; ++i) {
-        const auto purpose = static_cast<Purpose>(i);
+    for (const Purpose purpose : kAllPurposes) {
         if (memory.peaks[purpose] <= memory.at_peak[purpose]) continue;
-        largest[to_size(i)] = concat("  at most ", format_bytes(memory.peaks[purpose]));
-        column = std::max(column, columns_of(largest[to_size(i)]));
+        largest[to_size(purpose)] = concat("  at most ", format_bytes(memory.peaks[purpose]));
+        column = std::max(column, columns_of(largest[to_size(purpose)]));
     }
     const size_t width = Box::kInner - Box::kLabel - kBytes - kShare - 2 - column;
-    for (int i = 0; i < kPurposes; ++i) {
-        const auto purpose = static_cast<Purpose>(i);
+    for (const Purpose purpose : kAllPurposes) {
         const int64_t bytes = memory.at_peak[purpose];
         const double share = total > 0 ? static_cast<double>(bytes) / static_cast<double>(total) : 0;
         box.line(concat(left(std::string(name_of(purpose)), Box::kLabel), right(format_bytes(bytes), kBytes),
                         right(format_percent(share), kShare), "  ",
                         left(repeated("█", static_cast<size_t>(std::lround(share * double(width)))), width),
-                        largest[to_size(i)]));
+                        largest[to_size(purpose)]));
     }
     box.line(concat(left("peak", Box::kLabel), right(format_bytes(total), kBytes), "  in the ", memory.peak_place));
     if (memory.offloaded > 0)
@@ -312,10 +310,8 @@ std::string render_measured(const MemoryPlan& plan, const MemoryByPurpose& measu
     Box box;
     box.top("memory of a rank at its peak, after the first step");
     box.line(row("", "rehearsed", "measured", "difference"));
-    for (int i = 0; i < kPurposes; ++i) {
-        const auto purpose = static_cast<Purpose>(i);
+    for (const Purpose purpose : kAllPurposes)
         box.line(bytes_row(name_of(purpose), predicted[purpose], measured[purpose]));
-    }
     box.line(bytes_row("peak", predicted.total(), measured.total()));
     box.bottom();
     return box.text();

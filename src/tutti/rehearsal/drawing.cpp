@@ -231,9 +231,9 @@ class Canvas {
     // The colours of the purposes that have bytes.
     void legend(const MemoryByPurpose& bytes) {
         double x = kMargin;
-        for (int p = 0; p < kPurposes; ++p) {
-            if (bytes[static_cast<Purpose>(p)] <= 0) continue;
-            const std::string name(name_of(static_cast<Purpose>(p)));
+        for (const Purpose purpose : kAllPurposes) {
+            if (bytes[purpose] <= 0) continue;
+            const std::string name(name_of(purpose));
             body_ += svg::box(name, x, y_ + 4, 12, 12) + svg::text("", x + 17, y_ + 14, name);
             x += 30 + svg::width_of(name);
         }
@@ -286,8 +286,7 @@ svg::Bars memory_bars(const std::string& title, const std::vector<std::pair<std:
     chart.end /= unit;
     for (const auto& [label, bytes] : bars) {
         double begin = 0;
-        for (int p = 0; p < kPurposes; ++p) {
-            const auto purpose = static_cast<Purpose>(p);
+        for (const Purpose purpose : kAllPurposes) {
             if (bytes[purpose] <= 0) continue;
             const double end = begin + static_cast<double>(bytes[purpose]) / unit;
             const std::string said = format_bytes(bytes[purpose]);
@@ -314,8 +313,8 @@ svg::Picture draw_memory_over_step(const std::string& title, const Program& prog
         const Program::Memory*& at = shown[i * columns / samples.size()];
         if (at == nullptr || samples[i].bytes.total() > at->bytes.total()) at = &samples[i];
         most = std::max(most, samples[i].bytes.total());
-        for (int p = 0; p < kPurposes; ++p)
-            largest.bytes[size_t(p)] = std::max(largest.bytes[size_t(p)], samples[i].bytes.bytes[size_t(p)]);
+        for (const Purpose purpose : kAllPurposes)
+            largest[purpose] = std::max(largest[purpose], samples[i].bytes[purpose]);
     }
     Canvas canvas;
     canvas.heading(title);
@@ -335,8 +334,7 @@ svg::Picture draw_memory_over_step(const std::string& title, const Program& prog
     }
     for (size_t i = 0; i < columns; ++i) {
         double y = bottom;
-        for (int p = 0; p < kPurposes; ++p) {
-            const auto purpose = static_cast<Purpose>(p);
+        for (const Purpose purpose : kAllPurposes) {
             const double height = scale * double(shown[i]->bytes[purpose]);
             if (height < 0.05) continue;
             y -= height;

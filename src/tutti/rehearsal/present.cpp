@@ -144,10 +144,7 @@ std::string render_flops(const Rehearsal& r) {
 
 Json to_json(const MemoryByPurpose& memory) {
     Json json;
-    for (int p = 0; p < kPurposes; ++p) {
-        const auto purpose = static_cast<Purpose>(p);
-        json[std::string(name_of(purpose))] = memory[purpose];
-    }
+    for (const Purpose purpose : kAllPurposes) json[std::string(name_of(purpose))] = memory[purpose];
     return json;
 }
 

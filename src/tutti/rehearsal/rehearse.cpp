@@ -176,10 +176,7 @@ class Recorder final : public ops::Meter, public Tracer, public comm::Communicat
     void note_memory() {
         if (memory_ == nullptr) return;
         Program::Memory now{.place = place_, .bytes = {}, .action = program_.actions.size()};
-        for (int p = 0; p < kPurposes; ++p) {
-            const auto purpose = static_cast<Purpose>(p);
-            now.bytes[purpose] = memory_->usage(purpose).current;
-        }
+        for (const Purpose purpose : kAllPurposes) now.bytes[purpose] = memory_->usage(purpose).current;
         program_.memory.push_back(now);
     }
     void look_at_peak() {
@@ -236,7 +233,7 @@ void add_repeated(std::vector<parallel::GroupTraffic>& traffic, const std::vecto
 
 MemoryByPurpose peaks_of(Allocator& memory) {
     MemoryByPurpose peaks;
-    for (int p = 0; p < kPurposes; ++p) peaks[static_cast<Purpose>(p)] = memory.usage(static_cast<Purpose>(p)).peak;
+    for (const Purpose purpose : kAllPurposes) peaks[purpose] = memory.usage(purpose).peak;
     return peaks;
 }
 

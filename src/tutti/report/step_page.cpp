@@ -92,7 +92,7 @@ std::string render_step(const StepPage& page) {
     for (const std::string& line : lines) code += "<div>" + escape_html(line.empty() ? " " : line) + "</div>";
 
     Json ranks = Json::array(), purposes = Json::array();
-    for (int p = 0; p < kPurposes; ++p) purposes.push_back(name_of(static_cast<Purpose>(p)));
+    for (const Purpose purpose : kAllPurposes) purposes.push_back(name_of(purpose));
     for (const TracedRank& rank : page.trace) {
         ranks.push_back({{"rank", rank.rank},
                          {"spans", spans_of(rank, step, begin, lines, passes)},

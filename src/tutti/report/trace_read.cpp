@@ -66,9 +66,8 @@ TracedSpan span_of(const Json& event) {
 
 TracedMemory memory_of(const Json& event) {
     TracedMemory m{.us = event.at("ts").get<double>(), .bytes = {}};
-    for (int p = 0; p < kPurposes; ++p)
-        m.bytes[static_cast<Purpose>(p)] =
-            event.at("args").value(std::string(name_of(static_cast<Purpose>(p))), int64_t{0});
+    for (const Purpose purpose : kAllPurposes)
+        m.bytes[purpose] = event.at("args").value(std::string(name_of(purpose)), int64_t{0});
     return m;
 }
 
