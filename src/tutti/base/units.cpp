@@ -80,8 +80,8 @@ std::string padding(const std::string& text, size_t width) {
 
 }  // namespace
 
-std::string format_bytes(int64_t bytes) {
-    return with_sign(static_cast<double>(bytes), [](double b) { return with_unit(b, 1024, kByteUnits); });
+std::string format_bytes(double bytes) {
+    return with_sign(std::trunc(bytes), [](double b) { return with_unit(b, 1024, kByteUnits); });
 }
 
 std::string format_count(double n) {

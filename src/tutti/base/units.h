@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-std::string format_bytes(int64_t bytes);                            // binary units: "512 B", "37.0 MiB", "1.16 GiB"
+std::string format_bytes(double bytes);                             // binary units: "512 B", "37.0 MiB", "1.16 GiB"
 std::string format_count(double n);                                 // "512", "8.19 k", "124.4 M", "405.9 B" (billion)
 std::string format_flops(double flops);                             // "798.1 MFLOP", "1.02 PFLOP"
 std::string format_flop_rate(double flops_per_s);                   // "312.4 GFLOP/s"

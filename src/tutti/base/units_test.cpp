@@ -12,6 +12,7 @@ namespace {
 TEST(Units, BytesUseBinaryUnits) {
     EXPECT_EQ(format_bytes(0), "0 B");
     EXPECT_EQ(format_bytes(1023), "1023 B");
+    EXPECT_EQ(format_bytes(1023.9), "1023 B");
     EXPECT_EQ(format_bytes(1024), "1.00 KiB");
     EXPECT_EQ(format_bytes(1536), "1.50 KiB");
     EXPECT_EQ(format_bytes(497'759'232), "474.7 MiB");  // gpt2-124m in f32: 124439808 * 4 / 2^20 = 474.70

@@ -108,7 +108,7 @@ class ProgressBar {
         for (int64_t i = 0; total_ > 0 && i < kWidth; ++i)
             out_ << (static_cast<double>(i) < share * kWidth ? "━" : "╌");
         if (total_ > 0) out_ << ' ' << format_percent(share) << " of " << format_bytes(total_) << "  ";
-        out_ << format_bytes(static_cast<int64_t>(static_cast<double>(stored) / elapsed)) << "/s  "
+        out_ << format_bytes(static_cast<double>(stored) / elapsed) << "/s  "
              << format_rate(static_cast<double>(tokens) / elapsed, "tok");
         if (total_ > 0) out_ << "  " << format_duration(elapsed / share - elapsed) << " left";
         out_ << std::flush;
@@ -218,8 +218,8 @@ int tokenize(const TokenizeArguments& a, const Io& io) {
         return 0;
     }
     io.out << writer.tokens() << " tokens of " << counted(writer.documents(), "document") << ", " << bytes
-           << " bytes, in " << format_duration(seconds) << " (" << format_bytes(static_cast<int64_t>(rate(bytes)))
-           << "/s, " << format_rate(rate(writer.tokens()), "tok") << ")\n";
+           << " bytes, in " << format_duration(seconds) << " (" << format_bytes(rate(bytes)) << "/s, "
+           << format_rate(rate(writer.tokens()), "tok") << ")\n";
     io.out << "tokenizer: " << tokenizer->description() << '\n';
     if (writer.masked_tokens() > 0) io.out << writer.masked_tokens() << " prompt tokens are not targets\n";
     for (const std::string& path : paths) io.out << "wrote " << path << '\n';

@@ -137,13 +137,11 @@ void print(const Cluster& c, int devices, std::ostream& out) {
         << (c.year > 0 ? concat(", ", c.year) : "") << "\n\n";
     for (const auto& [type, peak] : c.peaks) line(type, format_flop_rate(peak));
     line("memory", concat(report::short_number(c.data_sheet_memory / 1e9), " GB, of which a run can use ",
-                          format_bytes(std::llround(c.memory))));
+                          format_bytes(c.memory)));
     if (c.processors > 0)
         line("processors", concat(c.processors, c.cores > 0 ? concat(", each of ", c.cores, " f32 cores") : "",
                                   c.tensor_cores > 0 ? concat(" and ", c.tensor_cores, " tensor cores") : ""));
-    if (c.l2 > 0)
-        line("caches",
-             concat("L1 ", format_bytes(std::llround(c.l1)), " of a processor, L2 ", format_bytes(std::llround(c.l2))));
+    if (c.l2 > 0) line("caches", concat("L1 ", format_bytes(c.l1), " of a processor, L2 ", format_bytes(c.l2)));
     if (c.watts > 0) line("power", concat(format_fixed(c.watts, 0), " W"));
     out << "\nbandwidths of one device, in one direction, beside that of its memory\n";
     for (const Rung& rung : ladder_of(c)) {

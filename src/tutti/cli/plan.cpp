@@ -87,9 +87,8 @@ planner::Request request_of(const PlanArguments& a, std::vector<std::string>& no
     if (a.margin > 0) {
         const double whole = r.cluster.memory;
         r.cluster.memory *= 1 - a.margin;
-        notes.push_back(concat(format_percent(a.margin), " of ", format_bytes(static_cast<int64_t>(whole)),
-                               " of each device is left free: ", format_bytes(static_cast<int64_t>(r.cluster.memory)),
-                               " are planned with"));
+        notes.push_back(concat(format_percent(a.margin), " of ", format_bytes(whole),
+                               " of each device is left free: ", format_bytes(r.cluster.memory), " are planned with"));
     }
     std::vector<std::string>& texts = r.run.data.train;
     if (!a.data.empty()) texts = a.data;

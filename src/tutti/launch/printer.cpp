@@ -63,8 +63,8 @@ void Printer::run() {
         const std::string to_out = std::exchange(waiting_[0], {});
         std::string to_err = std::exchange(waiting_[1], {});
         if (const size_t dropped = std::exchange(dropped_, 0); dropped > 0)
-            to_err += concat("tutti launch: ", format_bytes(static_cast<int64_t>(dropped)),
-                             " of output were left out, as they were not read\n");
+            to_err +=
+                concat("tutti launch: ", format_bytes(dropped), " of output were left out, as they were not read\n");
         lock.unlock();
         out_ << to_out << std::flush;
         err_ << to_err << std::flush;

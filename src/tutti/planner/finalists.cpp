@@ -50,7 +50,7 @@ std::string problem_of(const Request& request, const RehearsedRun& f, Attempt& a
         const int64_t capacity = f.step.shown.memory_capacity;
         return concat("needs ", format_bytes(f.bytes()), " of ", format_bytes(capacity), " when rehearsed",
                       f.bytes() <= capacity ? ", where no free block is large enough" : "", "; the search said ",
-                      bytes_text(a.candidate.bytes));
+                      format_bytes(a.candidate.bytes));
     }
     return simulate::host_memory_problem(
         simulate::host_memory(f.run, static_cast<double>(f.step.offloaded), static_cast<double>(f.step.saved),
@@ -105,8 +105,8 @@ Finalists choose_among(const Request& request, const std::vector<Candidate>& bes
             if (taken.count(core_of(c.run)) == 0 && (missing > 0 || may_be_fastest(c))) {
                 if (known != too_large.end() && c.bytes >= known->second) {
                     all.dropped.push_back(
-                        {c, concat("priced at ", bytes_text(c.bytes), ": a layout of its kind did not fit with ",
-                                   bytes_text(known->second))});
+                        {c, concat("priced at ", format_bytes(c.bytes), ": a layout of its kind did not fit with ",
+                                   format_bytes(known->second))});
                 } else {
                     if (!planned.insert(core_of(c.run)).second) break;  // needed only if the other one fails
                     attempts.push_back({c, {}, {}});

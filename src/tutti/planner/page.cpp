@@ -77,7 +77,7 @@ std::string table(const Plan& plan) {
         rows += concat("<tr class=\"has-reason\"><td>", place, "</td><td class=\"words\">",
                        escape_html(describe_layout(f.run)), "</td><td>", format_time(f.seconds()), "</td><td>",
                        format_time(f.seconds() * f.step.low), " to ", format_time(f.seconds() * f.step.high),
-                       "</td><td>", format_percent(f.step.mfu()), "</td><td>", bytes_text(f.bytes()),
+                       "</td><td>", format_percent(f.step.mfu()), "</td><td>", format_bytes(f.bytes()),
                        "</td></tr><tr><td></td><td colspan=\"5\" ", "class=\"reason words\">", escape_html(reason),
                        "</td></tr>\n");
     }
@@ -102,7 +102,7 @@ std::string front_card(const Plan& plan) {
         if (c->seconds > kSlowest * plan.found.front.front().seconds) continue;
         front.points.push_back({c->bytes / kGiB, c->seconds});
         front.titles.push_back(
-            concat(describe_layout(c->run), ": ", format_time(c->seconds), ", ", bytes_text(c->bytes)));
+            concat(describe_layout(c->run), ": ", format_time(c->seconds), ", ", format_bytes(c->bytes)));
         chart.description += concat(front.titles.back(), ". ");
     }
     chart.series = {front};
@@ -112,7 +112,7 @@ std::string front_card(const Plan& plan) {
             const Finalist& f = plan.finalists.chosen[i];
             some.points.push_back({double(f.bytes()) / kGiB, f.seconds()});
             some.titles.push_back(concat(i + 1, ": ", describe_layout(f.run), ": ", format_time(f.seconds()), ", ",
-                                         bytes_text(f.bytes())));
+                                         format_bytes(f.bytes())));
             chart.description += concat(some.titles.back(), ". ");
         }
         if (!some.points.empty()) chart.series.push_back(std::move(some));
@@ -122,7 +122,7 @@ std::string front_card(const Plan& plan) {
     const double memory = plan.request.cluster.memory;
     if (memory < 3 * double(plan.finalists.chosen.front().bytes()))
         chart.series.push_back(
-            {concat("memory of a device, ", bytes_text(memory)), 8, report::Mark::limit, {{memory / kGiB, 0}}});
+            {concat("memory of a device, ", format_bytes(memory)), 8, report::Mark::limit, {{memory / kGiB, 0}}});
     chart.from_zero = true;
     return report::wide_card(chart);
 }
@@ -160,7 +160,7 @@ std::string to_html(const Plan& plan) {
                       " priced; time and memory: ", escape_html(plan.certified), "</p></header>\n<dl class=\"facts\">",
                       fact("step", format_time(best.seconds)), fact("MFU, causal", format_percent(best.mfu())),
                       fact("throughput", format_rate(best.tokens_per_s(), "tokens")),
-                      fact("memory of a rank", bytes_text(plan.finalists.chosen.front().bytes())),
+                      fact("memory of a rank", format_bytes(plan.finalists.chosen.front().bytes())),
                       "</dl>\n<div class=\"grid\">", table(plan), nodes_card(plan),
                       stacked("time", {.title = "Where the time of a step goes", .x_label = "s"}, times),
                       stacked("memory",

@@ -122,7 +122,7 @@ std::optional<PeerMemory> memory_of(Peer peer, const Request& r, const spec::Run
 }
 
 std::string render(const PeerMemory& m, double ours) {
-    return concat("  ", m.system, " itself, by the counts of its programs: ", bytes_text(m.bytes), ", ",
+    return concat("  ", m.system, " itself, by the counts of its programs: ", format_bytes(m.bytes), ", ",
                   format_difference(m.bytes / ours - 1), " of the memory here; ",
                   m.errors.rows == 0
                       ? "no published row of it has its memory"

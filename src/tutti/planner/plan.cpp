@@ -12,12 +12,12 @@ namespace {
 [[noreturn]] void refuse(const Request& r, const SearchResult& found) {
     const std::string what = concat("no layout of ", name_of(r.run.model), " on ", r.gpus, " x ", r.cluster.name,
                                     " with a global batch of ", r.run.train.global_batch, " is possible");
-    const std::string least = concat(": the least that a rank needs is ", bytes_text(found.least_bytes), " of ",
-                                     bytes_text(r.cluster.memory));
+    const std::string least = concat(": the least that a rank needs is ", format_bytes(found.least_bytes), " of ",
+                                     format_bytes(r.cluster.memory));
     check<UsageError>(found.least_bytes <= r.cluster.memory, what, least,
                       "; try more --gpus, a shorter --seq-len, or a device with more memory");
     check<UsageError>(!found.host_is_short, what, least, ", and what it offloads is more than the ",
-                      bytes_text(r.cluster.host_memory),
+                      format_bytes(r.cluster.host_memory),
                       " of a node's host hold; try more --gpus, or a host with more memory "
                       "(--set-cluster host.memory_gb=...)");
     throw UsageError(concat(what, ": of ", format_count(double(found.counts.all)),

@@ -90,16 +90,17 @@ std::string render(const Plan& plan) {
     for (const Finalist& f : plan.finalists.chosen) {
         const auto offloaded = static_cast<double>(f.step.shown.memory.offloaded);
         text += concat(right(std::to_string(++place), 3), right(format_time(f.seconds()), 9),
-                       right(format_percent(f.step.mfu()), 8), right(bytes_text(f.bytes()), 11), "  ",
+                       right(format_percent(f.step.mfu()), 8), right(format_bytes(f.bytes()), 11), "  ",
                        wrapped(describe_layout(f.run), kIndent), '\n');
-        text += below(concat(where_time_goes(f.step, 3),
-                             offloaded > 0 ? concat("; ", bytes_text(offloaded), " of a device in host memory") : ""));
+        text +=
+            below(concat(where_time_goes(f.step, 3),
+                         offloaded > 0 ? concat("; ", format_bytes(offloaded), " of a device in host memory") : ""));
         if (place > 1) text += below(render(compare(best, f.step)));
         most_offloaded = std::max(most_offloaded, offloaded);
     }
     if (most_offloaded > 0 && r.cluster.host_memory <= 0)
         text += concat("the host memory of ", r.cluster.name, " is not known; the most that a node needs here is ",
-                       bytes_text(most_offloaded * std::min(r.gpus, r.cluster.per_node)),
+                       format_bytes(most_offloaded * std::min(r.gpus, r.cluster.per_node)),
                        " ([host] memory_gb of a cluster file limits it)\n");
     text += concat("\nthe first: ", format_rate(best.tokens_per_s(), "tokens"), ", ",
                    format_rate(best.tokens_per_s() / best.ranks, "tokens"), " of a device\n8 of 10 runs take ",
@@ -113,7 +114,7 @@ std::string render(const Plan& plan) {
     text += "\ntime against memory by probes, up to 1.25 times the best: no layout is faster with less memory\n";
     for (const Candidate& c : plan.found.front)
         if (c.seconds <= kSlowest * plan.found.best.front().seconds)
-            text += concat(right(format_time(c.seconds), 12), right(bytes_text(c.bytes), 11), "  ",
+            text += concat(right(format_time(c.seconds), 12), right(format_bytes(c.bytes), 11), "  ",
                            wrapped(describe_layout(c.run), 25), '\n');
     text += '\n';
     const auto all = double(g.all);
@@ -216,7 +217,7 @@ std::string to_config(const Plan& plan, const Finalist& f) {
     return concat("# Planned for ", r.gpus, " x ", r.cluster.name, ": ", describe_layout(f.run), ".\n# A step takes ",
                   format_time(f.seconds()), " (", format_time(f.seconds() * f.step.low), " to ",
                   format_time(f.seconds() * f.step.high), "), MFU ", format_percent(f.step.mfu()), "; a rank needs ",
-                  bytes_text(f.bytes()), " (", plan.certified, ").\n# tutti train THIS.toml --ranks ", r.gpus, "\n\n",
+                  format_bytes(f.bytes()), " (", plan.certified, ").\n# tutti train THIS.toml --ranks ", r.gpus, "\n\n",
                   spec::to_toml(f.run));
 }
 

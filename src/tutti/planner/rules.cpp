@@ -149,8 +149,6 @@ std::string describe_layout(const spec::RunSpec& run) {
     return text;
 }
 
-std::string bytes_text(double bytes) { return format_bytes(static_cast<int64_t>(bytes)); }
-
 std::vector<int> divisors(int64_t n, int64_t most) {
     std::vector<int> all, large;
     for (int64_t d = 1; d * d <= n; ++d) {

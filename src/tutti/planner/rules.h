@@ -62,8 +62,6 @@ int64_t saved_bytes(const MemoryByPurpose& state, const spec::RunSpec& run);
 // "bf16", "bf16, 8-bit products (block), muon": the types of the products, and the update rule if it is not AdamW.
 std::string describe_numerics(const spec::RunSpec& run);
 
-std::string bytes_text(double bytes);  // "1.16 GiB"
-
 std::vector<int> divisors(int64_t n, int64_t most);  // ascending
 
 }  // namespace tutti::planner

@@ -63,8 +63,9 @@ std::vector<ScalingRow> scale(const Request& request, const ScalingOptions& o) {
         const SearchResult found = search(r, target_of(r));
         ScalingRow row{.gpus = gpus};
         if (found.best.empty()) {
-            row.problem = found.least_bytes > r.cluster.memory ? concat("needs ", bytes_text(found.least_bytes), " of ",
-                                                                        bytes_text(r.cluster.memory), " at least")
+            row.problem = found.least_bytes > r.cluster.memory
+                              ? concat("needs ", format_bytes(found.least_bytes), " of ",
+                                       format_bytes(r.cluster.memory), " at least")
                           : found.host_is_short
                               ? "offloads more than the host of a node holds"
                               : concat("a batch of ", r.run.train.global_batch, " cannot be divided over the devices");
@@ -111,15 +112,15 @@ std::string render(const Request& request, const ScalingOptions& o, const std::v
     text += concat("\nfailures: a device with its share of the node fails every ", request.cluster.mtbf_hours,
                    " h, so a job of N every ", request.cluster.mtbf_hours, " / N h\n", "checkpoint: ",
                    format_fixed(checkpoint_bytes(request.run) / double(models::parameter_count(request.run.model)), 0),
-                   " bytes a parameter at ", bytes_text(o.storage_per_node), "/s of each node; restart ",
+                   " bytes a parameter at ", format_bytes(o.storage_per_node), "/s of each node; restart ",
                    format_duration(o.restart_s), "\n",
                    "save every sqrt(2 C MTBF) (Young 1974, Daly 2006); goodput = share of the time that trains "
                    "(Daly, eq. 13)\n");
     if (request.run.checkpoint.memory_every > 0)
         text += concat("copies in memory every ", request.run.checkpoint.memory_every, " steps at ",
-                       bytes_text(o.memory_per_rank), "/s of each rank",
+                       format_bytes(o.memory_per_rank), "/s of each rank",
                        request.run.checkpoint.async
-                           ? concat(" beside the steps, after a pause at ", bytes_text(o.state_per_rank), "/s")
+                           ? concat(" beside the steps, after a pause at ", format_bytes(o.state_per_rank), "/s")
                            : "",
                        "; ", format_percent(o.disk_share),
                        " of failures need the disk, all of them on one node; goodput = (1 "

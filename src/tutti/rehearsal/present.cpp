@@ -33,16 +33,14 @@ std::string line_of(const Program& program, const Action& action) {
     if (const KernelCall* call = program.call_of(action)) {
         const kernels::Work& work = call->work;
         return concat("  ", left(call->kernel, 28), left(work.shape.text(), 50),
-                      right(work.flops > 0 ? format_flops(work.flops) : "", 14),
-                      right(format_bytes(static_cast<int64_t>(work.bytes)), 12));
+                      right(work.flops > 0 ? format_flops(work.flops) : "", 14), right(format_bytes(work.bytes), 12));
     }
     if (const auto* begin = std::get_if<BeginOperation>(&action.what))
         return concat("  ", left(concat("begin ", begin->operation.text()), 78),
                       left(concat("  group ", program.groups[begin->group].name), 14),
                       right(format_bytes(begin->operation.bytes), 12));
     if (const auto* copy = std::get_if<BeginCopy>(&action.what))
-        return concat("  ", left("begin copy from or to the host", 92),
-                      right(format_bytes(static_cast<int64_t>(copy->bytes)), 12));
+        return concat("  ", left("begin copy from or to the host", 92), right(format_bytes(copy->bytes), 12));
     if (std::holds_alternative<WaitForCopy>(action.what)) return "  wait for a copy";
     const auto& wait = std::get<WaitForOperation>(action.what);
     return concat("  wait for ", name_of(wait.kind), " ", wait.sequence, " of group ", program.groups[wait.group].name);

@@ -299,7 +299,7 @@ void describe_optimizer(engine::Engine& engine, Rehearsal& r) {
         bytes += static_cast<double>(begin->operation.bytes);
     }
     r.optimizer.push_back(concat("whole matrices: ", format_percent(flops / r.flops), " of the FLOPs of this rank, ",
-                                 exchanges, " exchanges of ", format_bytes(static_cast<int64_t>(bytes))));
+                                 exchanges, " exchanges of ", format_bytes(bytes)));
 }
 
 // "1f1b, 4 stages of 4, 4, 4, 3 layers, 16 microbatches; predicted bubble 15.8 % (busiest rank), at most 4 ..."

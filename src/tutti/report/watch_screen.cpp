@@ -34,9 +34,9 @@ std::string rank_lines(const WatchedRun& run) {
                        " a step");
         if (last.step_ms && *last.step_ms > 0)
             text += concat(", ", right(format_percent(of.wait_ms / *last.step_ms), 7));
-        text += concat("   memory ", format_bytes(static_cast<int64_t>(of.mem_peak_bytes)));
+        text += concat("   memory ", format_bytes(of.mem_peak_bytes));
         if (const double predicted = predicted_bytes(run.history(), of.rank); predicted > 0)
-            text += concat(" of ", format_bytes(static_cast<int64_t>(predicted)), " predicted");
+            text += concat(" of ", format_bytes(predicted), " predicted");
         text += '\n';
     }
     return text;
@@ -75,8 +75,8 @@ std::string render(const WatchedRun& run, size_t columns, double now) {
         text += with("lr", last->lr, [](double x) { return short_number(x); }) + '\n';
         std::string rates = with("", last->tokens_per_s, [](double x) { return format_rate(x, "tokens"); });
         rates += with("step", last->step_ms, [](double x) { return format_time(x / 1000); });
-        rates += with("mfu", last->mfu, [](double x) { return format_percent(x); });
-        rates += with("memory", last->mem_peak_bytes, [](double x) { return format_bytes(static_cast<int64_t>(x)); });
+        rates += with("mfu", last->mfu, format_percent);
+        rates += with("memory", last->mem_peak_bytes, format_bytes);
         double wait = 0;
         for (const auto& [name, group] : last->comm) wait += group.wait_ms.value_or(0);
         if (wait > 0) rates += concat("   waits ", format_time(wait / 1000), " a step for other ranks");

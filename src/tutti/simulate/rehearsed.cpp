@@ -246,7 +246,7 @@ HostMemory host_memory(const spec::RunSpec& run, double offloaded_of_rank, doubl
 }
 
 std::string text_of(const HostMemory& need, const hardware::Cluster& cluster) {
-    const auto text = [](double bytes) { return format_bytes(static_cast<int64_t>(bytes)); };
+    const auto text = format_bytes;
     return concat(
         text(need.offloaded), " offloaded, ", text(need.saves), " for copies of a save, ",
         need.copies > 0 ? concat(text(need.copies), " for the copies in memory (checkpoint.memory_every), ") : "",

@@ -95,8 +95,8 @@ class CommBench {
         std::sort(copies.begin(), copies.end());
         const Timing barrier = time_together(*group_, seconds_of_case(), [&] { group_->barrier(); });
         text_ << "\nbarrier " << format_time(barrier.median) << " (fastest " << format_time(barrier.min) << "); copy "
-              << format_bytes(static_cast<int64_t>(copies[copies.size() / 2])) << "/s by all ranks together (fastest "
-              << format_bytes(static_cast<int64_t>(fastest_copy_)) << "/s)\n";
+              << format_bytes(copies[copies.size() / 2]) << "/s by all ranks together (fastest "
+              << format_bytes(fastest_copy_) << "/s)\n";
         return {{"bench", "comm"},
                 {"version", build_info().version},
                 {"machine", cpu_model()},
