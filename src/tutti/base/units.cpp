@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstdio>
 #include <span>
-#include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/strings.h"
 #include "tutti/base/to_size.h"
 
 namespace tutti {
@@ -132,24 +132,29 @@ std::string left(const std::string& text, size_t width) { return text + padding(
 
 std::string right(const std::string& text, size_t width) { return padding(text, width) + text; }
 
-std::string wrapped(const std::string& text, size_t indent) {
-    constexpr size_t kColumns = 100;
-    std::string result, word;
-    size_t at = indent;
-    std::istringstream words(text);
-    while (std::getline(words, word, ' ')) {
-        const bool first = at == indent;
-        if (!first && at + 1 + columns_of(word) > kColumns) {
-            result += '\n' + std::string(indent, ' ');
-            at = indent;
-        } else if (!first) {
-            result += ' ';
-            ++at;
-        }
-        result += word;
-        at += columns_of(word);
+std::string_view first_columns(std::string_view text, size_t columns) {
+    size_t end = 0;
+    for (size_t width = 0; end < text.size(); ++end)
+        if ((text[end] & 0xc0) != 0x80 && ++width > columns) break;
+    return text.substr(0, end);
+}
+
+std::vector<std::string> lines_of(const std::string& text, size_t columns) {
+    std::vector<std::string> lines(1);
+    for (const std::string_view word : split(text, ' ')) {
+        std::string& line = lines.back();
+        if (line.empty())
+            line = word;
+        else if (columns_of(line) + 1 + columns_of(word) > columns)
+            lines.emplace_back(word);
+        else
+            line += concat(' ', word);
     }
-    return result;
+    return lines;
+}
+
+std::string wrapped(const std::string& text, size_t indent) {
+    return joined(lines_of(text, 100 - std::min<size_t>(indent, 100)), concat('\n', std::string(indent, ' ')));
 }
 
 }  // namespace tutti

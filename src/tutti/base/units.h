@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tutti {
 
@@ -28,8 +29,10 @@ std::string counted(int64_t n, std::string_view noun);  // "1 rank", "2 ranks": 
 size_t columns_of(std::string_view text);
 std::string left(const std::string& text, size_t width);   // padded on the right
 std::string right(const std::string& text, size_t width);  // padded on the left
-// `text` broken at blanks into lines of at most 100 columns, without a line feed at the end. The first line begins at
-// column `indent`; the others are indented to it. A longer word has a line of its own.
+std::string_view first_columns(std::string_view text, size_t columns);
+// `text` broken at blanks into lines of at most `columns`. A longer word has a line of its own.
+std::vector<std::string> lines_of(const std::string& text, size_t columns);
+// The same in one text of at most 100 columns. The first line begins at column `indent`; the others are indented to it.
 std::string wrapped(const std::string& text, size_t indent = 0);
 
 }  // namespace tutti

@@ -112,5 +112,15 @@ TEST(Units, TimesOfMeasurementsAndFixedDecimals) {
     EXPECT_EQ(format_fixed(std::numeric_limits<double>::infinity(), 1), "-");
 }
 
+TEST(Units, LinesBreakAtBlanks) {
+    EXPECT_EQ(lines_of("a bb ccc", 4), (std::vector<std::string>{"a bb", "ccc"}));
+    EXPECT_EQ(lines_of("ä longer b", 3), (std::vector<std::string>{"ä", "longer", "b"}));
+    EXPECT_EQ(lines_of("", 4), std::vector<std::string>{""});
+    EXPECT_EQ(wrapped(std::string(60, 'a') + ' ' + std::string(40, 'b'), 2),
+              std::string(60, 'a') + "\n  " + std::string(40, 'b'));
+    EXPECT_EQ(first_columns("äöü", 2), "äö");
+    EXPECT_EQ(first_columns("ab", 3), "ab");
+}
+
 }  // namespace
 }  // namespace tutti

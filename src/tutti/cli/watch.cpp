@@ -18,6 +18,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/timing.h"
 #include "tutti/base/to_size.h"
+#include "tutti/base/units.h"
 #include "tutti/cli/command.h"
 #include "tutti/cli/stop_signals.h"
 #include "tutti/diagnose/flight_findings.h"
@@ -82,14 +83,6 @@ Json describe(const WatchedRun& run) {
     return document;
 }
 
-// The first `columns` characters.
-std::string left_part(const std::string& line, size_t columns) {
-    size_t at = 0;
-    for (size_t width = 0; at < line.size(); ++at)
-        if ((line[at] & 0xc0) != 0x80 && ++width > columns) break;
-    return line.substr(0, at);
-}
-
 // The picture with escape sequences that overwrite the previous one. Lines and columns beyond the screen are cut: if
 // they wrapped or scrolled, the next picture would begin at another place.
 std::string drawn_anew(const std::string& picture, const Screen& screen, bool first) {
@@ -99,10 +92,12 @@ std::string drawn_anew(const std::string& picture, const Screen& screen, bool fi
     const size_t shown = lines <= room ? lines : room - 1;
     std::istringstream in(picture);
     std::string line;
-    for (size_t i = 0; i < shown && std::getline(in, line); ++i) text += left_part(line, screen.columns) + "\033[K\n";
+    for (size_t i = 0; i < shown && std::getline(in, line); ++i)
+        text += concat(first_columns(line, screen.columns), "\033[K\n");
     if (shown < lines)
         text +=
-            left_part(concat(lines - shown, " more lines: a taller terminal shows them"), screen.columns) + "\033[K\n";
+            concat(first_columns(concat(lines - shown, " more lines: a taller terminal shows them"), screen.columns),
+                   "\033[K\n");
     return text + "\033[J";
 }
 

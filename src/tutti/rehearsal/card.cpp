@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <sstream>
-#include <utility>
 #include <vector>
 
 #include "tutti/base/error.h"
@@ -155,24 +153,6 @@ std::string repeated(const std::string& piece, size_t times) {
     return text;
 }
 
-// Lines of at most `width` columns, broken between words; a longer word is cut at a character.
-std::vector<std::string> wrapped(const std::string& text, size_t width) {
-    std::vector<std::string> lines;
-    std::string line, word;
-    std::istringstream words(text);
-    while (words >> word) {
-        if (!line.empty() && columns_of(line) + 1 + columns_of(word) > width) lines.push_back(std::exchange(line, ""));
-        if (!line.empty()) line += ' ';
-        for (const char c : word) {
-            const bool starts_character = (c & 0xc0) != 0x80;
-            if (starts_character && columns_of(line) == width) lines.push_back(std::exchange(line, ""));
-            line += c;
-        }
-    }
-    lines.push_back(line);
-    return lines;
-}
-
 class Box {
   public:
     static constexpr size_t kInner = kCardColumns - 4, kLabel = 15;  // columns between "| " and " |"
@@ -181,12 +161,16 @@ class Box {
     void middle(const std::string& title) { rule(title, "├", "┤"); }
     void bottom() { rule("", "└", "┘"); }
 
-    // "name        text", the text wrapped below itself.
+    // "name        text", the text wrapped below itself, a longer word cut.
     void field(const std::string& name, const std::string& text) {
         std::string label = name;
-        for (const std::string& part : wrapped(text, kInner - kLabel)) {
-            line(left(label, kLabel) + part);
-            label.clear();
+        for (std::string rest : lines_of(text, kInner - kLabel)) {
+            do {
+                const std::string part(first_columns(rest, kInner - kLabel));
+                line(left(label, kLabel) + part);
+                label.clear();
+                rest.erase(0, part.size());
+            } while (!rest.empty());
         }
     }
     void line(const std::string& text) { text_ += concat("│ ", left(text, kInner), " │\n"); }
