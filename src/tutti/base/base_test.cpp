@@ -219,6 +219,7 @@ TEST(Error, AMessageHasTheTextsOfAStream) {
     expect_text_of_stream(std::string_view("part of it").substr(0, 4));
     EXPECT_EQ(concat(), "");
     EXPECT_EQ(joined(std::vector{1, 2, 3}), "1, 2, 3");
+    EXPECT_EQ(joined(std::vector{1, 2, 3}, ", ", " and ", [](int n) { return n; }), "1, 2 and 3");
     EXPECT_EQ(joined(std::vector<std::string>{"a", "bc"}, "-", [](const std::string& text) { return text.size(); }),
               "1-2");
 }

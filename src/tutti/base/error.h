@@ -6,6 +6,7 @@
 #include <concepts>
 #include <initializer_list>
 #include <iosfwd>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -62,20 +63,22 @@ std::string concat(const Parts&... parts) {
     return concat({TextPart(parts)...});
 }
 
-// The elements of `values`, or `text_of` of each (a function or a member), separated by `between`.
+// The elements of `values`, or `text_of` of each (a function or a member), separated by `between`, the last by `last`.
 template <class Values, class TextOf>
-std::string joined(const Values& values, std::string_view between, const TextOf& text_of) {
+std::string joined(const Values& values, std::string_view between, std::string_view last, const TextOf& text_of) {
     std::string text;
-    std::string_view before = "";
-    for (const auto& value : values) {
-        text += before;
+    for (auto value = std::begin(values); value != std::end(values); ++value) {
+        if (value != std::begin(values)) text += std::next(value) == std::end(values) ? last : between;
         if constexpr (std::is_member_object_pointer_v<TextOf>)
-            TextPart(value.*text_of).append_to(text);
+            TextPart((*value).*text_of).append_to(text);
         else
-            TextPart(text_of(value)).append_to(text);
-        before = between;
+            TextPart(text_of(*value)).append_to(text);
     }
     return text;
+}
+template <class Values, class TextOf>
+std::string joined(const Values& values, std::string_view between, const TextOf& text_of) {
+    return joined(values, between, between, text_of);
 }
 template <class Values>
 std::string joined(const Values& values, std::string_view between = ", ") {

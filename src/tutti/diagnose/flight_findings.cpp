@@ -22,10 +22,7 @@ bool is_message(const Entry& e) { return comm::is_message(e.operation.kind); }
 
 // "rank 3", "ranks 0, 2 and 5".
 std::string ranks_text(const std::vector<int>& ranks) {
-    std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-    for (size_t i = 0; i < ranks.size(); ++i)
-        text += concat(i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ", ranks[i]);
-    return text;
+    return concat(ranks.size() == 1 ? "rank " : "ranks ", joined(ranks, ", ", " and ", [](int rank) { return rank; }));
 }
 
 std::string place_text(const Entry& e, const Group& group) {

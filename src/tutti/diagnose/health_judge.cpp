@@ -64,10 +64,7 @@ std::string place_of(const ClusterHealth& c, int rank) {
 }
 
 std::string places_of(const ClusterHealth& c, const std::vector<int>& ranks) {
-    std::string text;
-    for (size_t i = 0; i < ranks.size(); ++i)
-        text += (i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ") + place_of(c, ranks[i]);
-    return text;
+    return joined(ranks, ", ", " and ", [&](int rank) { return place_of(c, rank); });
 }
 
 std::string of_peers(double share) { return format_percent(share) + " of the median of its peers"; }

@@ -25,12 +25,9 @@ constexpr Choice kSmooth[] = {{"0", "none"}, {"1", "some"}, {"4", "much"}};     
 
 template <size_t N>
 size_t index_of(const std::string& name, const std::string& value, const Choice (&choices)[N]) {
-    std::string all;
-    for (size_t i = 0; i < N; ++i) {
+    for (size_t i = 0; i < N; ++i)
         if (value == choices[i].value) return i;
-        all += concat(i == 0 ? "" : i + 1 == N ? " or " : ", ", choices[i].value);
-    }
-    throw UsageError(concat(name, "=", value, ": required ", name, "=", all));
+    throw UsageError(concat(name, "=", value, ": required ", name, "=", joined(choices, ", ", " or ", &Choice::value)));
 }
 
 template <size_t N>
