@@ -44,10 +44,15 @@ constexpr std::string_view trimmed(std::string_view text, std::string_view blank
     return text.substr(first, text.find_last_not_of(blanks) + 1 - first);
 }
 
+// A letter or a digit of ASCII, in any locale.
+constexpr bool is_alphanumeric(char32_t c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
 // 'A' to 'Z' as 'a' to 'z' in any locale; all other bytes, those of UTF-8 too, stay.
+constexpr char lower_case(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 inline std::string lower_case(std::string text) {
-    for (char& c : text)
-        if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    for (char& c : text) c = lower_case(c);
     return text;
 }
 

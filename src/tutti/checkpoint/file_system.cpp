@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "tutti/base/read_file.h"
+#include "tutti/base/strings.h"
 #include "tutti/base/to_size.h"
 
 namespace tutti::checkpoint {
@@ -283,8 +284,6 @@ std::string without_slashes(std::string path) {
     while (path.size() > 1 && path.back() == '/') path.pop_back();
     return path;
 }
-
-bool is_alphanumeric(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); }
 
 bool is_plain_file_name(std::string_view name) {
     return !name.empty() && name.size() <= 255 && is_alphanumeric(name[0]) &&

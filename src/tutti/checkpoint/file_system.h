@@ -147,7 +147,6 @@ std::string join(const std::string& directory, std::string_view name);
 std::string parent_of(const std::string& path);        // "a/b" -> "a", "b" -> "."
 std::string_view last_name_of(std::string_view path);  // "a/b" -> "b"
 std::string without_slashes(std::string path);         // "a/b//" -> "a/b", "/" -> "/"
-bool is_alphanumeric(char c);                          // of ASCII
 bool is_plain_file_name(std::string_view name);  // [A-Za-z0-9][A-Za-z0-9._-]{0,254}: cannot lead out of its directory
 
 // The whole text file. DamagedError if the file is longer than `limit`.

@@ -10,12 +10,9 @@ namespace tutti::http {
 
 namespace {
 
-constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
-
 bool only(std::string_view text, std::string_view more) {
-    return std::all_of(text.begin(), text.end(), [&](char c) {
-        return kLetters.find(c) != std::string_view::npos || more.find(c) != std::string_view::npos;
-    });
+    return std::all_of(text.begin(), text.end(),
+                       [&](char c) { return is_alphanumeric(c) || more.find(c) != std::string_view::npos; });
 }
 
 int digit_of(char c) {
@@ -151,8 +148,7 @@ Received receive(std::string_view bytes) {
             return refused(400, "a header field has control characters");
         if (received.request.fields.size() == kMostFields)
             return refused(431, concat("a request has at most ", kMostFields, " header fields"));
-        std::string name(text.substr(0, colon));
-        for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+        std::string name = lower_case(std::string(text.substr(0, colon)));
         if (name == "host" && !received.request.field("host").empty()) return refused(400, "Host is given twice");
         received.request.fields.emplace_back(std::move(name), value);
     }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "tutti/base/strings.h"
+
 namespace tutti::jinja {
 
 namespace {
@@ -10,7 +12,7 @@ namespace {
 using Is = Token::Kind;
 
 bool is_digit(char32_t c) { return c >= '0' && c <= '9'; }
-bool is_name(char32_t c) { return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+bool is_name(char32_t c) { return c == '_' || is_alphanumeric(c); }
 
 class Lexer {
   public:
@@ -178,7 +180,7 @@ class Lexer {
     void name() {
         size_t length = 0;
         std::string word;
-        while (is_name(look(length)) || is_digit(look(length))) word += static_cast<char>(look(length++));
+        while (is_name(look(length))) word += static_cast<char>(look(length++));
         put(Is::name, word);
         skip(length);
     }

@@ -1,7 +1,6 @@
 #include "tutti/launch/hosts.h"
 
 #include <algorithm>
-#include <cctype>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -9,6 +8,7 @@
 
 #include "tutti/base/digits.h"
 #include "tutti/base/error.h"
+#include "tutti/base/strings.h"
 #include "tutti/base/to_size.h"
 #include "tutti/device/device.h"
 
@@ -39,8 +39,8 @@ constexpr Key kKeys[] = {
 
 // A name as the command line of ssh takes it: USER@NAME, an address, or a name of its config.
 bool is_host_name(const std::string& name) {
-    const bool legal = std::all_of(name.begin(), name.end(), [](unsigned char c) {
-        return std::isalnum(c) != 0 || std::string_view("-._:@%[]").find(char(c)) != std::string_view::npos;
+    const bool legal = std::all_of(name.begin(), name.end(), [](char c) {
+        return is_alphanumeric(c) || std::string_view("-._:@%[]").find(c) != std::string_view::npos;
     });
     return legal && !name.empty() && name.front() != '-';
 }

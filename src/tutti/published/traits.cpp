@@ -3,8 +3,9 @@
 #include "tutti/published/traits.h"
 
 #include <algorithm>
-#include <cctype>
 #include <optional>
+
+#include "tutti/base/strings.h"
 
 namespace tutti::published {
 namespace {
@@ -258,7 +259,7 @@ Traits of_system(const Named& n) {
 std::optional<Attention> attention_named(const std::string& text) {
     std::string kernel;
     for (const char c : text)
-        if (std::isalnum(static_cast<unsigned char>(c)) != 0) kernel += c;
+        if (is_alphanumeric(c)) kernel += c;
     for (const char* word : {"attention", "attn", "v"})
         if (const size_t at = kernel.find(word); at != std::string::npos) kernel.erase(at, std::string(word).size());
     const auto is = [&](std::initializer_list<const char*> names) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tutti/base/error.h"
+#include "tutti/base/strings.h"
 #include "tutti/base/to_size.h"
 
 namespace tutti::text {
@@ -25,13 +26,11 @@ constexpr std::array<Known, 4> kKnown = {{
      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
 }};
 
-char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
-
 // The length of 's, 't, 're, 've, 'm, 'll or 'd at text[begin], or 0.
 size_t contraction(std::string_view text, size_t begin, bool any_case) {
     const std::string_view rest = text.substr(begin + 1, 2);
     if (rest.empty()) return 0;
-    const auto letter = [&](size_t i) { return any_case ? lower(rest[i]) : rest[i]; };
+    const auto letter = [&](size_t i) { return any_case ? lower_case(rest[i]) : rest[i]; };
     const char c = letter(0);
     if (c == 's' || c == 't' || c == 'm' || c == 'd') return 2;
     if (rest.size() < 2) return 0;
@@ -86,7 +85,7 @@ bool Splitter::is_cut(std::string_view text, size_t at) const {
     const char before = text[at - 1];
     if (before == '\n')
         return at > 1 && !classes_->ends_with(text, at - 1, kSpace) && !classes_->begins_with(text, at, kSpace | kMark);
-    const bool letter = lower(before) >= 'a' && lower(before) <= 'z';
+    const bool letter = lower_case(before) >= 'a' && lower_case(before) <= 'z';
     return letter && classes_->begins_with(text, at, kSpace);
 }
 

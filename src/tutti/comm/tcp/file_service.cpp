@@ -16,6 +16,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/refused.h"
+#include "tutti/base/strings.h"
 #include "tutti/base/to_size.h"
 
 namespace tutti::comm::tcp {
@@ -35,9 +36,8 @@ bool is_plain(const std::string& path) {
     if (path.empty() || path.back() == '/') return false;
     for (size_t i = 0; i < path.size(); ++i) {
         const char c = path[i];
-        const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
         const bool begins = i == 0 || path[i - 1] == '/';
-        if (!letter && (begins || (c != '.' && c != '_' && c != '-' && c != '/'))) return false;
+        if (!is_alphanumeric(c) && (begins || (c != '.' && c != '_' && c != '-' && c != '/'))) return false;
     }
     return true;
 }
