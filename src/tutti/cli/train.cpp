@@ -18,6 +18,7 @@
 #include "tutti/models/flops.h"
 #include "tutti/spec/nearest.h"
 #include "tutti/spec/stages.h"
+#include "tutti/train/checkpointing.h"
 #include "tutti/train/trainer.h"
 
 namespace tutti::cli {
@@ -36,11 +37,9 @@ void check_resume(const std::string& resume) {
     if (!std::filesystem::is_directory(resume)) return;
     const infer::CheckpointPlace place = infer::find_checkpoint(resume);
     if (!place.step_path.empty()) return;
-    checkpoint::PosixFileSystem files;
-    const auto stored =
-        checkpoint::Store(files, place.directory, checkpoint::Access::read, [](const std::string&) {}).list();
-    check<UsageError>(stored.empty(), "--resume ", resume, ": required: one checkpoint; the newest there is ",
-                      stored.empty() ? "" : stored.front().path);
+    const int64_t newest = train::newest_step(place.directory);
+    check<UsageError>(newest == 0, "--resume ", resume, ": required: one checkpoint; the newest there is ",
+                      checkpoint::join(place.directory, checkpoint::step_name(newest)));
 }
 
 std::string resume_command(const TrainArguments& a) {
