@@ -120,37 +120,36 @@ std::string directory_of(const MappedFile& file, const text::Tokenizer& tokenize
                                      .value());
 }
 
-// Calls take(ids) for one part of the text after the other.
-template <class Take>
-void encode_by_parts(const MappedFile& file, const text::Tokenizer& tokenizer, const EncodeOptions& options,
-                     const Take& take) {
-    // A few pieces for each thread: progress shows a few times a second, and few ids are in memory at once.
-    constexpr size_t kPart = 8 << 20;
+// Calls take(piece) for one piece of the file after the other, and options.progress for each 8 MiB and at the end.
+void encode_file(const MappedFile& file, const text::Tokenizer& tokenizer, const FileEncoding& encoding,
+                 const EncodeOptions& options, const std::function<void(EncodedPiece&&)>& take) {
     const auto begin = std::chrono::steady_clock::now();
-    const std::string_view text = without_byte_order_mark(file.text());
-    EncodeProgress progress{file.path(), 0, static_cast<int64_t>(text.size()), 0, 0};
-    for (size_t at = 0; at < text.size();) {
-        file.check_not_truncated();
-        const std::string_view rest = text.substr(at);
-        const size_t size = rest.size() <= kPart ? rest.size() : tokenizer.safe_cut(rest, kPart);
-        const std::vector<int32_t> ids = text::encode_text(tokenizer, rest.substr(0, size), options.threads, at > 0);
-        take(ids);
-        at += size;
-        progress.bytes = static_cast<int64_t>(at);
-        progress.tokens += static_cast<int64_t>(ids.size());
+    EncodeProgress progress{file.path(), 0, static_cast<int64_t>(file.bytes().size()), 0, 0};
+    int64_t shown = 0;
+    const auto show = [&] {
+        shown = progress.bytes;
         progress.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
         options.progress(progress);
-    }
+    };
+    encode_files(tokenizer, {file.path()}, encoding, [&](EncodedPiece&& piece) {
+        file.check_not_truncated();
+        progress.bytes += piece.stored;
+        progress.tokens += static_cast<int64_t>(piece.ids.size());
+        take(std::move(piece));
+        // The file is read some pieces ahead of what is encoded.
+        if (progress.bytes >= shown + (8 << 20) && progress.bytes < progress.bytes_total) show();
+    });
+    show();
 }
 
 std::vector<std::string> write_ids(const MappedFile& file, const std::string& prefix, const text::Tokenizer& tokenizer,
                                    const EncodeOptions& options) {
     TokenWriter writer("llmc", prefix, tokenizer.vocab());
-    encode_by_parts(file, tokenizer, options, [&](const std::vector<int32_t>& ids) {
-        check<UsageError>(writer.tokens() + static_cast<int64_t>(ids.size()) < (int64_t{1} << 32), file.path(),
+    encode_file(file, tokenizer, {.threads = options.threads}, options, [&](EncodedPiece&& piece) {
+        check<UsageError>(writer.tokens() + static_cast<int64_t>(piece.ids.size()) < (int64_t{1} << 32), file.path(),
                           ": has 2^32 tokens or more, which the file of its ids ",
                           "cannot count; make a Megatron file of it with `tutti data tokenize`");
-        writer.append({.ids = ids});
+        writer.append({.ids = std::move(piece.ids)});
     });
     return writer.finish();
 }
@@ -217,8 +216,8 @@ std::shared_ptr<const TokenSource> open_text(const std::vector<std::string>& pat
     if (cached.size() == paths.size()) return open_tokens(cached, "llmc");
     const auto tokens = std::make_shared<TokensInMemory>(tokenizer.vocab(), paths.front());
     for (const std::string& path : paths)
-        encode_by_parts(MappedFile(path), tokenizer, options,
-                        [&](const std::vector<int32_t>& ids) { tokens->append({.ids = ids}); });
+        encode_file(MappedFile(path), tokenizer, {.threads = options.threads}, options,
+                    [&](EncodedPiece&& piece) { tokens->append({.ids = std::move(piece.ids)}); });
     return tokens;
 }
 
@@ -283,19 +282,9 @@ uint64_t key_of(const MappedFile& file, const text::Tokenizer& tokenizer, const 
 
 std::vector<std::string> write_records(const MappedFile& file, const std::string& prefix,
                                        const text::Tokenizer& tokenizer, const RecordOptions& options) {
-    const auto begin = std::chrono::steady_clock::now();
-    EncodeProgress progress{file.path(), 0, static_cast<int64_t>(file.bytes().size()), 0, 0};
-    int64_t shown = 0;
     TokenWriter writer("megatron", prefix, vocab_of(tokenizer, options));
-    encode_files(tokenizer, {file.path()}, encoding_of(options), [&](EncodedPiece&& piece) {
-        writer.append(piece);
-        progress.bytes += piece.stored;
-        progress.tokens = writer.tokens();
-        progress.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-        if (progress.bytes < shown + (8 << 20) && progress.bytes < progress.bytes_total) return;
-        shown = progress.bytes;
-        options.encode.progress(progress);
-    });
+    encode_file(file, tokenizer, encoding_of(options), options.encode,
+                [&](EncodedPiece&& piece) { writer.append(piece); });
     check<DataError>(writer.tokens() > 0, file.path(), ": has no token");
     return writer.finish();
 }

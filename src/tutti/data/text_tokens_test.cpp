@@ -116,6 +116,26 @@ TEST(TextTokens, AreWrittenOnceAndFoundAgain) {
     EXPECT_EQ(made_in(folder).size(), 3u);
 }
 
+// The file is read some pieces ahead of what is encoded.
+TEST(TextTokens, ProgressIsCompleteOnce) {
+    const ScratchFolder folder;
+    const text::ByteLevelTokenizer tokenizer(small_model(270), "t");
+    std::string many;
+    while (many.size() < (1 << 20)) many += kText;
+    for (const bool write : {true, false}) {
+        std::vector<EncodeProgress> told;
+        const auto source =
+            open_text({folder.write("a.txt", many)}, tokenizer,
+                      {.write = write, .progress = [&](const EncodeProgress& p) { told.push_back(p); }});
+        ASSERT_EQ(told.size(), 1u);
+        EXPECT_EQ(told[0].bytes, std::ssize(many));
+        EXPECT_EQ(told[0].bytes_total, std::ssize(many));
+        EXPECT_EQ(told[0].tokens, source->size());
+        EXPECT_EQ(ids_of(*source), tokenizer.encode(many));
+        many += kText;  // another text is another file
+    }
+}
+
 TEST(TextTokens, SeveralTextsAreOneRow) {
     const ScratchFolder folder;
     const text::ByteLevelTokenizer tokenizer(small_model(270), "t");

@@ -68,7 +68,7 @@ std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer,
     return ids;
 }
 
-std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view text, int threads, bool continues) {
+std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view text, int threads) {
     constexpr size_t kPiece = 256 << 10;  // small enough for an even division, large enough to amortise the cuts
     std::vector<std::string_view> pieces;
     while (!text.empty()) {
@@ -79,7 +79,7 @@ std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view te
     std::vector<std::vector<int32_t>> parts(pieces.size());
     for_each_parallel(pieces.size(), threads, [&](size_t) {
         return [&, encoder = tokenizer.make_encoder()](size_t i) {
-            i > 0 || continues ? encoder->encode_rest(pieces[i], parts[i]) : encoder->encode(pieces[i], parts[i]);
+            i > 0 ? encoder->encode_rest(pieces[i], parts[i]) : encoder->encode(pieces[i], parts[i]);
         };
     });
     size_t total = 0;

@@ -81,10 +81,8 @@ std::string tokenizer_json_of_bytes();
 std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer,
                                                    std::span<const std::string_view> documents, int threads);
 
-// The ids of one long text, cut at safe places and encoded on `threads` threads (0: all cores). `continues`: the text
-// is the rest of one that was cut at a safe place.
-std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view text, int threads,
-                                 bool continues = false);
+// The ids of one long text, cut at safe places and encoded on `threads` threads (0: all cores).
+std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view text, int threads);
 
 // 64-bit digest of a list of parts, such as those of a tokenizer.
 class Fingerprint {
