@@ -10,9 +10,20 @@
 #include <string>
 #include <string_view>
 
+#include "tutti/base/error.h"
+
 namespace tutti {
 
 std::string system_reason(int error);  // "Permission denied (errno 13)"
+
+// Whether the disk keeps from writing, and not the place: no space, no inode, a fault.
+inline bool is_of_disk(int error) { return error == ENOSPC || error == EDQUOT || error == EIO; }
+// For what cannot be made or written because of `error`: DataError of the disk, else UsageError.
+template <class... Parts>
+void check_written(bool ok, int error, const Parts&... parts) {
+    if (is_of_disk(error)) check<DataError>(ok, parts...);
+    check<UsageError>(ok, parts...);
+}
 
 // The caller closes the descriptor.
 struct RegularFile {

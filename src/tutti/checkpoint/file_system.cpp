@@ -299,6 +299,15 @@ std::string read_text(const File& file, int64_t limit) {
     return text;
 }
 
+void make_directory(FileSystem& file_system, const std::string& path) {
+    try {
+        file_system.make_directory(path);
+    } catch (const IoError& error) {
+        check<UsageError>(is_of_disk(error.code()) || error.code() == EEXIST, error.what());
+        throw;
+    }
+}
+
 void make_directories(FileSystem& file_system, const std::string& path) {
     if (path.empty() || path == "." || path == "/") return;
     if (path.back() == '/') return make_directories(file_system, path.substr(0, path.size() - 1));
@@ -318,7 +327,7 @@ void make_directories(FileSystem& file_system, const std::string& path) {
     const std::string parent = parent_of(path);
     make_directories(file_system, parent);
     try {
-        file_system.make_directory(path);
+        make_directory(file_system, path);
     } catch (const IoError& error) {  // another process may have been faster
         if (error.code() != EEXIST || file_system.kind(path) != FileKind::directory) throw;
     }

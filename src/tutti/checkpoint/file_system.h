@@ -151,7 +151,9 @@ bool is_plain_file_name(std::string_view name);  // [A-Za-z0-9][A-Za-z0-9._-]{0,
 
 // The whole text file. DamagedError if the file is longer than `limit`.
 std::string read_text(const File& file, int64_t limit);
-// Creates `path` and its parents where they are missing, durably. UsageError where one of them is a file.
+// Creates `path`. UsageError where nothing may be made, IoError of a full disk.
+void make_directory(FileSystem& file_system, const std::string& path);
+// The same for `path` and its parents where they are missing, durably. UsageError where one of them is a file.
 void make_directories(FileSystem& file_system, const std::string& path);
 // Removes a file, a link, or a directory with everything below it. Does not follow links.
 void remove_tree(FileSystem& file_system, const std::string& path);

@@ -335,6 +335,21 @@ TEST(MakeDirectories, OfAFileIsRefused) {
     EXPECT_EQ(disk.kind("/d/e"), FileKind::directory);
 }
 
+// Another place helps where nothing may be made, but not against a full disk, or one without inodes.
+TEST(NewDirectory, TellsAWrongPlaceFromAFullDisk) {
+    MemoryFileSystem disk;
+    for (const int code : {EACCES, EROFS, ENOSPC, EDQUOT}) {
+        testing::FaultFileSystem faulty(disk, {.call = 0, .code = code});
+        try {
+            NewDirectory(faulty, "/new");
+            ADD_FAILURE() << code;
+        } catch (const Error& error) {
+            const bool place = code == EACCES || code == EROFS;
+            EXPECT_EQ(error.exit_code(), place ? exit_codes::kUsage : exit_codes::kData) << error.what();
+        }
+    }
+}
+
 TEST(NewDirectory, AppearsWithCommitOnly) {
     testing::MemoryFileSystem disk;
     {

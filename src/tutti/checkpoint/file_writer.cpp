@@ -169,7 +169,7 @@ NewDirectory::NewDirectory(FileSystem& file_system, std::string path)
         if (name.starts_with(siblings) && (state_of(name.substr(siblings.size())) == OwnerState::gone ||
                                            name.substr(siblings.size()) == this_owner()))
             remove_tree(file_system_, join(parent_of(path_), name));  // of a process that was killed
-    file_system_.make_directory(temporary_);
+    make_directory(file_system_, temporary_);
 }
 
 NewDirectory::~NewDirectory() {

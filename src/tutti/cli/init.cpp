@@ -79,7 +79,8 @@ class CreatedDirectories {
         for (fs::path p = path; !p.empty() && !fs::exists(p); p = p.parent_path()) created_.push_back(p);
         std::error_code problem;
         fs::create_directories(path, problem);
-        check<UsageError>(!problem, "DIR ", path.string(), ": cannot be made: ", problem.message(), "; give another");
+        check_written(!problem, problem.value(), "DIR ", path.string(), ": cannot be made: ", problem.message(),
+                      "; give another");
     }
     ~CreatedDirectories() {
         std::error_code ignored;  // a directory with files stays

@@ -39,10 +39,10 @@ struct Temporary {
         for (int attempt = 0; lock < 0 && attempt < 20; ++attempt) {  // another run may remove it before it is locked
             std::error_code error;
             fs::create_directory(path, error);
-            check<UsageError>(!error, path, ": cannot be made (", error.message(), "): ", kAdvice);
+            check_written(!error, error.value(), path, ": cannot be made (", error.message(), "): ", kAdvice);
             lock = open_locked(path + "/" + kLockOfFolder);
         }
-        check<UsageError>(lock >= 0, path, ": cannot be locked (", std::strerror(errno), "): ", kAdvice);
+        check_written(lock >= 0, errno, path, ": cannot be locked (", std::strerror(errno), "): ", kAdvice);
     }
     ~Temporary() {
         std::error_code ignored;

@@ -91,7 +91,8 @@ AtomicFile::AtomicFile(std::string path, std::string advice)
     remove_unfinished(path_);
     descriptor_ = open_locked(temporary_);
     const bool emptied = descriptor_ >= 0 && ::ftruncate(descriptor_, 0) == 0;
-    check<UsageError>(emptied, problem(errno));
+    const int error = errno;
+    check_written(emptied, error, problem(error));
 }
 
 std::string AtomicFile::problem(int error) const {

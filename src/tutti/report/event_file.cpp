@@ -128,19 +128,20 @@ std::string record_of(std::string_view event) {
 EventFile::EventFile(const std::string& folder, int64_t first_step, const std::string& host) {
     std::error_code error;
     std::filesystem::create_directories(folder, error);
-    check<UsageError>(!error && std::filesystem::is_directory(folder), "cannot make the folder of event files ", folder,
-                      ": ", error ? error.message() : "a file of that name exists");
+    check_written(!error && std::filesystem::is_directory(folder), error.value(),
+                  "cannot make the folder of event files ", folder, ": ",
+                  error ? error.message() : "a file of that name exists");
     const double wall = unix_time();
     // Two sessions within a second must still sort.
     const int64_t time = std::max(static_cast<int64_t>(wall), newest_in(folder) + 1);
     path_ = concat(folder, "/", kPrefix, time, ".", host, ".", ::getpid(), ".0");
     constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
     descriptor_ = retried([&] { return ::open(path_.c_str(), kFlags, 0644); });
-    check<UsageError>(descriptor_ >= 0, path_, ": cannot be written: ", std::strerror(errno));
+    check_written(descriptor_ >= 0, errno, path_, ": cannot be written: ", std::strerror(errno));
     if (write(version_event(wall)) && write(session_event(wall, first_step))) return;
     const int reason = errno;
     ::close(descriptor_);
-    throw UsageError(concat(path_, ": cannot be written: ", std::strerror(reason)));
+    check_written(false, reason, path_, ": cannot be written: ", std::strerror(reason));
 }
 
 EventFile::~EventFile() { ::close(descriptor_); }

@@ -120,8 +120,8 @@ std::unique_ptr<checkpoint::FileLock> lock_run(const std::string& path) {
     std::error_code error;
     const bool made = !std::filesystem::exists(path, error);
     std::filesystem::create_directories(path, error);
-    check<UsageError>(!error && std::filesystem::is_directory(path), "cannot make the run directory ", path, ": ",
-                      error ? error.message() : "a file of that name exists", "; choose another with --out");
+    check_written(!error && std::filesystem::is_directory(path), error.value(), "cannot make the run directory ", path,
+                  ": ", error ? error.message() : "a file of that name exists", "; choose another with --out");
     checkpoint::PosixFileSystem files;
     std::unique_ptr<checkpoint::FileLock> lock;
     try {

@@ -16,6 +16,7 @@
 
 #include "tutti/base/digits.h"
 #include "tutti/base/error.h"
+#include "tutti/base/read_file.h"
 
 namespace tutti::comm::tcp {
 
@@ -98,8 +99,8 @@ void Secret::make() const {
         ::close(fd);
         ::unlink(unnamed.c_str());
     }
-    check<UsageError>(is_written, "the secret of this job cannot be written to ", file_, ": ", std::strerror(code),
-                      "; TUTTI_SECRET, set on every rank, makes the file unnecessary");
+    check_written(is_written, code, "the secret of this job cannot be written to ", file_, ": ", std::strerror(code),
+                  "; TUTTI_SECRET, set on every rank, makes the file unnecessary");
 }
 
 std::optional<Key> Secret::key(std::string& why) const {

@@ -19,6 +19,7 @@
 
 #include "tutti/base/ceil_div.h"
 #include "tutti/base/error.h"
+#include "tutti/base/read_file.h"
 #include "tutti/base/refused.h"
 #include "tutti/base/to_size.h"
 #include "tutti/base/units.h"
@@ -78,9 +79,10 @@ class FileMemory final : public RawMemory {
     explicit FileMemory(const std::string& directory) : directory_(directory) {
         std::error_code error;
         std::filesystem::create_directories(directory, error);
-        check<UsageError>(!error, "offload.dir ", directory, ": cannot be made: ", error.message());
+        check_written(!error, error.value(), "offload.dir ", directory, ": cannot be made: ", error.message());
         file_ = open_nameless(directory);
-        check<UsageError>(file_ >= 0, "offload.dir ", directory, ": no file can be made there: ", std::strerror(errno));
+        check_written(file_ >= 0, errno, "offload.dir ", directory,
+                      ": no file can be made there: ", std::strerror(errno));
     }
     ~FileMemory() override { close(file_); }
     FileMemory(const FileMemory&) = delete;
