@@ -156,6 +156,8 @@ TEST(CommandLine, WrongValuesAreRefused) {
                          "--max-shard-size: required a size in bytes, or in KB, MB or GB such as 500MB, got 1e3"));
     EXPECT_TRUE(contains(tutti({"simulate", "c.toml", "--for", "h100", "--profile", "p.json"}).err,
                          "--profile and --for exclude each other"));
+    EXPECT_TRUE(contains(tutti({"bench", "attention", "--tune", "a.json", "--seconds", "2"}).err,
+                         "--tune and --seconds exclude each other"));
     // A rehearsal makes no run.
     for (const std::vector<std::string>& of_start :
          std::vector<std::vector<std::string>>{{"--out", "run"}, {"--resume", "never"}, {"--force"}}) {

@@ -119,7 +119,7 @@ Command bench_command(Arguments& all, const Io& io) {
                              Between{0, int64_t{1} << 31}},
                             {"--by", "KERNELS", "", "kernels of a GPU to time, repeatable [own, and cudnn where it is]",
                              &a.by, Choices{"own", "cudnn", "tensor", "plain"}}},
-                           without({"--window", "--by"},
+                           without({"--window", "--by", "--seconds"},
                                    {{"--tune", "FILE", "",
                                      "write times of the attention of a step, for train.attention_tuning", &a.tune,
                                      kOutput}}),
