@@ -186,6 +186,8 @@ TEST_F(Forecast, AShortTableOfPublishedRunsShowsItsRows) {
     for (int i = 0; i < 40; ++i) many += ", " + row;
     ASSERT_EQ(run_words("simulate", {"--table", write("many.json", concat("{\"rows\": [", many, "]}"))}), 0) << err;
     EXPECT_EQ(out.find("llama3-1 "), std::string::npos) << out;
+    EXPECT_EQ(run_words("simulate", {"--table", write("none.json", R"([{"id": "no-sizes"}])")}), 3);
+    EXPECT_EQ(missing("none of 1 row can be predicted; the first: no-sizes: ", err), "");
 }
 
 TEST_F(Forecast, APipelineHasOneLineOfCommunication) {

@@ -181,6 +181,9 @@ int simulate_table(const SimulateArguments& a, const Io& io) {
     }
     std::ostream& text = io.text();
     Predicted p = predict_all(runs, physics);
+    if (p.refused.size() == runs.size())
+        throw DataError(concat(joined(a.tables), ": none of ", counted(std::ssize(runs), "row"),
+                               " can be predicted; the first: ", p.refused.front()));
     // Rows of devices without products of their precision are refused above.
     for (size_t i = 0; i < runs.size(); ++i)
         if (p.seconds[i] == 0 && runs[i].problem.empty()) runs[i].problem = "refused";
