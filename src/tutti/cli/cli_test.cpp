@@ -346,6 +346,16 @@ TEST(CommandLine, AnOutputLeavesNoUnfinishedFileOfAKilledProcess) {
     EXPECT_FALSE(fs::exists(left));
 }
 
+TEST(CommandLine, AnOutputThatFailsHasThePathThatWasGiven) {
+    const ScratchFolder folder;
+    const std::string name(250, 's');  // leaves no room for the ending of the unfinished file
+    folder.write(name, "an older one");
+    const Ran ran =
+        tutti({"schedule", "--kind", "1f1b", "--stages", "2", "--microbatches", "2", "--svg", folder / "./" + name});
+    EXPECT_EQ(ran.code, 2);
+    EXPECT_TRUE(contains(ran.err, folder / "./" + name)) << ran.err;
+}
+
 // Before the work, whose result would be lost: the missing config is not looked for.
 TEST(CommandLine, AnOutputThatCannotBeWrittenIsSaidFirst) {
     const ScratchFolder folder;
@@ -1053,7 +1063,9 @@ TEST(Train, TrainsGeneratesReports) {
     const Ran converted = tutti({"convert", "--from", out, "--to", dir / "hf", "--dtype", "bf16", "--json"});
     ASSERT_EQ(converted.code, 0) << converted.err;
     EXPECT_EQ(Json::parse(converted.out)["format"], "hf");
-    EXPECT_EQ(tutti({"convert", "--from", out, "--to", dir / "hf"}).code, 2);  // it is there
+    const Ran there = tutti({"convert", "--from", out, "--to", dir / "./hf"});
+    EXPECT_EQ(there.code, 2);
+    EXPECT_TRUE(contains(there.err, dir / "./hf")) << there.err;  // as it was given
     EXPECT_EQ(tutti({"convert", "--from", out, "--to", dir / "x", "--dtype", "f8"}).code, 2);
     fs::create_directory(dir / "empty");  // a link to an empty directory is one
     fs::create_directory_symlink(dir / "empty", dir / "link");

@@ -58,7 +58,8 @@ void write_file(const std::string& option, const std::string& path, const std::s
     const bool there = fs::exists(path, problem);
     const bool whole = !there || fs::is_regular_file(path, problem);  // a pipe or a device is written as it is
     if (whole) {
-        data::AtomicFile file(there ? fs::canonical(path, problem).string() : path, advice_of(option));
+        const bool link = there && fs::is_symlink(path, problem);  // stays
+        data::AtomicFile file(link ? fs::canonical(path, problem).string() : path, advice_of(option));
         file.write(text.data(), text.size());
         return file.commit();
     }

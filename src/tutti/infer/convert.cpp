@@ -18,6 +18,8 @@
 
 namespace tutti::infer {
 
+namespace fs = std::filesystem;
+
 namespace {
 
 using checkpoint::FileSystem;
@@ -27,7 +29,7 @@ using checkpoint::join;
 // missing: weights do not need it.
 spec::HfTokens hf_tokens_of(const StoredModel& stored) {
     if (stored.hugging_face || !spec::traits_of(stored.run.model).tokens) return {};
-    const bool there = std::filesystem::exists(stored.tokenizer);
+    const bool there = fs::exists(stored.tokenizer);
     const auto tokenizer = text::make_tokenizer(there ? stored.tokenizer : "bytes");
     const text::SpecialIds ids = stored.special_ids(tokenizer.get());
     return {.bos = ids.bos, .pad = ids.pad, .eos = ids.stop};
@@ -36,7 +38,7 @@ spec::HfTokens hf_tokens_of(const StoredModel& stored) {
 // Whether AutoTokenizer of transformers (5.24) makes other ids of the tokenizer.json in `directory` than the file says.
 bool replaces_tokenizer(const std::string& directory) {
     const std::string tokenizer = join(directory, "tokenizer.json");
-    if (!std::filesystem::exists(tokenizer)) return false;
+    if (!fs::exists(tokenizer)) return false;
     const Json config = Json::parse(read_file(join(directory, "config.json")));
     if (!config.contains("model_type") || config["model_type"] != "qwen2") return false;
     if (text::is_of_sentencepiece(tokenizer)) return true;
@@ -106,9 +108,10 @@ ConvertOutcome convert(const ConvertOptions& options) {
         outcome.format = !options.format.empty() ? options.format : stored.hugging_face ? "tutti" : "hf";
         check<UsageError>(!options.max_shard_bytes || outcome.format == "hf",
                           "--max-shard-size is of Hugging Face files; weights of --format tutti are one file");
+        const std::string to = checkpoint::without_slashes(options.to);
         std::error_code missing;
-        const bool there = std::filesystem::is_directory(options.to, missing);  // perhaps by a link, which stays
-        checkpoint::NewDirectory target(disk, there ? std::filesystem::canonical(options.to).string() : options.to);
+        const bool link = fs::is_symlink(to, missing) && fs::is_directory(to, missing);  // stays
+        checkpoint::NewDirectory target(disk, link ? fs::canonical(to).string() : to);
         if (outcome.format == "tutti") {
             outcome.files = write_tutti(disk, target.temporary(), stored, model, weights, options, outcome.losses);
         } else {
