@@ -13,6 +13,7 @@
 #include "tutti/base/float8.h"
 #include "tutti/base/json.h"
 #include "tutti/base/units.h"
+#include "tutti/checkpoint/store.h"
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/cli/command.h"
 #include "tutti/cli/forecast.h"
