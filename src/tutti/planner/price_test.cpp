@@ -346,6 +346,8 @@ TEST(Price, OfSegmentsIsNotThatOfFullRecompute) {
     EXPECT_NE(of_segments.bytes, of_full.bytes);
     EXPECT_EQ(first.pricer.price(full)->bytes, of_full.bytes);
     EXPECT_EQ(second.pricer.price(segments)->bytes, of_segments.bytes);
+    segments.recompute.policy = "every:6";  // of more layers than are rehearsed
+    EXPECT_NEAR(first.pricer.price(segments)->seconds / first.rehearsed(segments).seconds, 1, 0.02);
 }
 
 // Products write new gradients, and add to others: with ZeRO-2 and 3 those of every microbatch are new. The price of

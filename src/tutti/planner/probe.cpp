@@ -165,6 +165,8 @@ spec::RunSpec short_run(const spec::RunSpec& run, std::span<const int64_t> kinds
     // A layer waits for copies of those before it, whose memory it takes.
     const int64_t more = run.offload.activations ? 4 : 2;
     small.model.layers = std::min<int64_t>(run.model.layers, std::max<int64_t>(3, kinds.back() + more));
+    if (spec::recompute_of(run.recompute.policy, run.model.layers).segment > small.model.layers)
+        small.recompute.policy = concat("every:", small.model.layers);
     small.parallel.pp = small.parallel.virtual_stages = small.parallel.dp_replicate = 1;
     small.parallel.stage_layers = "";
     small.parallel.schedule = splits ? "zb-h1" : "1f1b";
