@@ -35,6 +35,10 @@ Thread start_thread(std::string_view purpose, Run&&... run) {
     return start_or_refuse(purpose, [&] { return Thread(std::forward<Run>(run)...); });
 }
 
+// Starts `count` threads, this one among them, and ends them: for a library that would end the process where a limit
+// refuses one, as OpenMP's does.
+void require_threads(int count);
+
 // The future of what `run()` returns in a thread.
 template <class Run>
 auto start_async(std::string_view purpose, Run&& run) {

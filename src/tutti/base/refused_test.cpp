@@ -41,6 +41,13 @@ TEST(Refused, AThreadUnderALimitOfMemoryIsAnErrorThatAnotherStartWouldHave) {
                     "memory: raise it");
 }
 
+TEST(Refused, SaysHowManyThreadsCanBeStarted) {
+    if (!build_info().sanitizer.empty()) GTEST_SKIP() << "a sanitizer maps memory of its own for a thread";
+    EXPECT_EXIT(start_without_room([] { require_threads(100); }), ::testing::ExitedWithCode(exit_codes::kUsage),
+                "100 CPU threads \\(train.threads, --threads\\), of which 1 can be started: .*; ulimit -v allows");
+    require_threads(100);
+}
+
 TEST(Refused, WithoutALimitItIsAFailureOfTheHost) {
     ASSERT_EQ(memory_limit_text(), "") << "this test needs ulimit -v unlimited";
     try {

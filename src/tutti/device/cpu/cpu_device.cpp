@@ -133,7 +133,9 @@ class CpuDevice final : public Device {
   public:
     CpuDevice(std::unique_ptr<RawMemory> memory, int threads)
         : memory_(std::make_shared<Allocator>(std::move(memory))),
-          stream_{threads > 0 ? threads : available_cores(), nullptr} {}
+          stream_{threads > 0 ? threads : available_cores(), nullptr} {
+        require_threads(stream_.threads);
+    }
     std::string_view backend() const override { return "cpu"; }
     bool host_readable() const override { return true; }
     std::string name() const override { return concat(cpu_model(), ", ", counted(stream_.threads, "thread")); }
