@@ -9,8 +9,10 @@
 #include <cstring>
 #include <iostream>
 #include <iterator>
+#include <span>
 
 #include "tutti/base/error.h"
+#include "tutti/text/parallel.h"
 #include "tutti/text/tokenizer.h"
 
 namespace {
@@ -37,6 +39,15 @@ void write_frame(const void* bytes, size_t count, size_t width) {
     std::cout.write(static_cast<const char*>(bytes), static_cast<std::streamsize>(count * width));
 }
 
+std::vector<std::vector<int32_t>> encode_documents(const tutti::text::Tokenizer& tokenizer,
+                                                   std::span<const std::string_view> documents, int threads) {
+    std::vector<std::vector<int32_t>> ids(documents.size());
+    tutti::text::for_each_parallel(documents.size(), threads, [&](size_t) {
+        return [&, encoder = tokenizer.make_encoder()](size_t i) { encoder->encode(documents[i], ids[i]); };
+    });
+    return ids;
+}
+
 void run(int argc, char** argv) {
     tutti::check<tutti::UsageError>(argc >= 3, "usage: see the head of peer_tokenize.cpp");
     const auto tokenizer = tutti::text::make_tokenizer(argv[1]);
@@ -54,14 +65,13 @@ void run(int argc, char** argv) {
         write_frame(ids.data(), ids.size(), 4);
     } else if (mode == "encode") {
         const auto documents = frames(input, 1);
-        for (const auto& ids : tutti::text::encode_documents(*tokenizer, documents, threads))
-            write_frame(ids.data(), ids.size(), 4);
+        for (const auto& ids : encode_documents(*tokenizer, documents, threads)) write_frame(ids.data(), ids.size(), 4);
     } else {
         tutti::check<tutti::UsageError>(mode == "time" && argc > 4, "unknown mode ", mode);
         const auto documents = frames(input, 1);
         for (int i = 0; i < std::stoi(argv[4]); ++i) {
             const auto begin = std::chrono::steady_clock::now();
-            const auto ids = tutti::text::encode_documents(*tokenizer, documents, threads);
+            const auto ids = encode_documents(*tokenizer, documents, threads);
             std::cout << std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() << std::endl;
         }
     }

@@ -34,16 +34,13 @@ TEST(ByteLevel, IdsOfTheTokenizersPackage) {
     const auto vectors = Json::parse(read_file(testdata("vectors.json")));
     for (const char* kind : kKinds) {
         const auto tokenizer = make_tokenizer(testdata(std::string(kind) + ".json"));
-        std::vector<std::string> texts;
-        std::vector<std::vector<int32_t>> expected;
+        int texts = 0;
         for (const auto& vector : vectors.at(kind)) {
-            texts.push_back(vector.at("text").text());
-            expected.push_back(vector.at("ids").get<std::vector<int32_t>>());
-            EXPECT_EQ(tokenizer->encode(texts.back()), expected.back()) << kind << ": " << texts.back();
+            const std::string text = vector.at("text").text();
+            EXPECT_EQ(tokenizer->encode(text), vector.at("ids").get<std::vector<int32_t>>()) << kind << ": " << text;
+            ++texts;
         }
-        ASSERT_EQ(texts.size(), 28u);
-        const std::vector<std::string_view> documents(texts.begin(), texts.end());
-        for (const int threads : {1, 2, 5}) EXPECT_EQ(encode_documents(*tokenizer, documents, threads), expected);
+        ASSERT_EQ(texts, 28);
     }
 }
 

@@ -59,15 +59,6 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
     return ids;
 }
 
-std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer,
-                                                   std::span<const std::string_view> documents, int threads) {
-    std::vector<std::vector<int32_t>> ids(documents.size());
-    for_each_parallel(documents.size(), threads, [&](size_t) {
-        return [&, encoder = tokenizer.make_encoder()](size_t i) { encoder->encode(documents[i], ids[i]); };
-    });
-    return ids;
-}
-
 std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view text, int threads) {
     constexpr size_t kPiece = 256 << 10;  // small enough for an even division, large enough to amortise the cuts
     std::vector<std::string_view> pieces;

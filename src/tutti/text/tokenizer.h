@@ -77,10 +77,6 @@ constexpr uint64_t kFingerprintOfBytes = 256;
 // A tokenizer.json whose ids are the bytes of a text, for programs that have no tokenizer "bytes".
 std::string tokenizer_json_of_bytes();
 
-// The ids of each document, on `threads` threads (0: all cores). The same ids for any number of threads.
-std::vector<std::vector<int32_t>> encode_documents(const Tokenizer& tokenizer,
-                                                   std::span<const std::string_view> documents, int threads);
-
 // The ids of one long text, cut at safe places and encoded on `threads` threads (0: all cores).
 std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view text, int threads);
 
