@@ -34,6 +34,13 @@ std::optional<std::vector<T>> parse_numbers(std::string_view text) {
     return numbers;
 }
 
+// Of a hexadecimal digit; -1 of another character.
+constexpr int hex_value(char32_t c) {
+    if (c >= '0' && c <= '9') return static_cast<int>(c - '0');
+    const char32_t small = c | 0x20;
+    return small >= 'a' && small <= 'f' ? static_cast<int>(small - 'a' + 10) : -1;
+}
+
 // Two lower-case hexadecimal digits for each byte.
 inline std::string to_hex(std::span<const unsigned char> bytes) {
     constexpr const char* kDigits = "0123456789abcdef";

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "tutti/base/digits.h"
 #include "tutti/base/error.h"
-#include "tutti/base/strings.h"
 
 namespace tutti::http {
 
@@ -15,20 +15,13 @@ bool only(std::string_view text, std::string_view more) {
                        [&](char c) { return is_alphanumeric(c) || more.find(c) != std::string_view::npos; });
 }
 
-int digit_of(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return -1;
-}
-
 // Of a query; false for a broken %XX and for control characters.
 bool decode(std::string_view text, std::string& decoded) {
     for (size_t i = 0; i < text.size(); ++i) {
         char c = text[i] == '+' ? ' ' : text[i];
         if (c == '%') {
-            const int high = i + 2 < text.size() ? digit_of(text[i + 1]) : -1;
-            const int low = i + 2 < text.size() ? digit_of(text[i + 2]) : -1;
+            const int high = i + 2 < text.size() ? hex_value(text[i + 1]) : -1;
+            const int low = i + 2 < text.size() ? hex_value(text[i + 2]) : -1;
             if (high < 0 || low < 0) return false;
             c = static_cast<char>(16 * high + low);
             i += 2;

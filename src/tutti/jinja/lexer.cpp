@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "tutti/base/strings.h"
+#include "tutti/base/digits.h"
 
 namespace tutti::jinja {
 
@@ -265,10 +265,9 @@ class Lexer {
         }
         char32_t code = 0;
         for (int i = 0; i < digits; ++i, skip(1)) {
-            const char32_t digit = look(1);
-            const bool upper = digit >= 'A' && digit <= 'F', lower = digit >= 'a' && digit <= 'f';
-            if (!is_digit(digit) && !upper && !lower) fail(concat("required ", digits, " hexadecimal digits"));
-            code = 16 * code + (is_digit(digit) ? digit - '0' : (digit | 0x20) - 'a' + 10);
+            const int digit = hex_value(look(1));
+            if (digit < 0) fail(concat("required ", digits, " hexadecimal digits"));
+            code = 16 * code + static_cast<char32_t>(digit);
         }
         if (code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) fail("the escape is no Unicode character");
         value.push_back({code});
