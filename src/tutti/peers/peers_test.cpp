@@ -121,6 +121,10 @@ TEST(Peers, DefaultsAreThoseOfThePeerAndUnknownValuesAreNamed) {
     for (const char* s : {"model.layers=6", "optimizer.lr=1e-3", "optimizer.min_lr=6e-5", "optimizer.warmup_steps=2000",
                           "optimizer.beta2=0.95", "train.steps=600000", "precision.compute=bf16"})
         EXPECT_TRUE(has(nano, s)) << s << " is not in " << joined(nano.set);
+    for (const char* bias : {"", "bias = False\n", "bias = True\n"})
+        EXPECT_EQ(joined(read(Peer::nanogpt, concat("n_layer = 6\n", bias), "x.py").notes).find("bias = False") !=
+                      std::string::npos,
+                  std::string(bias).find("True") == std::string::npos);
     const auto deepspeed = [](const std::string& text) { return read(Peer::deepspeed, text, "x.json"); };
     const TheirRun adam = deepspeed(R"({"optimizer": {"type": "Adam", "params": {"lr": 0.01}}})");
     for (const char* s :

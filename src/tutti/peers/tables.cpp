@@ -360,17 +360,17 @@ constexpr Default kNanotronDefaults[] = {
 
 // The numbers of train.py.
 constexpr Default kNanogptDefaults[] = {
-    {"n_layer", "12"},         {"n_head", "12"},
-    {"n_embd", "768"},         {"block_size", "1024"},
-    {"batch_size", "12"},      {"gradient_accumulation_steps", "40"},
-    {"max_iters", "600000"},   {"eval_interval", "2000"},
-    {"eval_iters", "200"},     {"lr_decay_iters", "600000"},
-    {"dropout", "0.0"},        {"dtype", "bfloat16"},
-    {"learning_rate", "6e-4"}, {"min_lr", "6e-5"},
-    {"decay_lr", "True"},      {"warmup_iters", "2000"},
-    {"weight_decay", "0.1"},   {"beta1", "0.9"},
-    {"beta2", "0.95"},         {"grad_clip", "1.0"},
-    {"log_interval", "1"},
+    {"n_layer", "12"},        {"n_head", "12"},
+    {"n_embd", "768"},        {"block_size", "1024"},
+    {"batch_size", "12"},     {"gradient_accumulation_steps", "40"},
+    {"max_iters", "600000"},  {"eval_interval", "2000"},
+    {"eval_iters", "200"},    {"lr_decay_iters", "600000"},
+    {"bias", "False"},        {"dropout", "0.0"},
+    {"dtype", "bfloat16"},    {"learning_rate", "6e-4"},
+    {"min_lr", "6e-5"},       {"decay_lr", "True"},
+    {"warmup_iters", "2000"}, {"weight_decay", "0.1"},
+    {"beta1", "0.9"},         {"beta2", "0.95"},
+    {"grad_clip", "1.0"},     {"log_interval", "1"},
 };
 
 // Of FusedAdam and of the schedules.
