@@ -87,9 +87,8 @@ int main(int argc, char** argv) try {
         std::printf("rank 0, rehearsed = counted: %s, %s sent, %s of memory at the peak, which is %s\n",
                     format_flops(counter.flops).c_str(), format_bytes(sent(traffic)).c_str(),
                     format_bytes(memory.total()).c_str(), expected.memory.peak_place.c_str());
-        for (int purpose = 0; purpose < kPurposes; ++purpose)
-            std::printf("  %-14s %s\n", std::string(name_of(static_cast<Purpose>(purpose))).c_str(),
-                        format_bytes(memory.bytes[purpose]).c_str());
+        for (const Purpose purpose : kAllPurposes)
+            std::printf("  %-14s %s\n", std::string(name_of(purpose)).c_str(), format_bytes(memory[purpose]).c_str());
         for (const parallel::GroupTraffic& t : traffic)
             std::printf("  %-14s %lld x %s, %s sent\n", t.group.c_str(), static_cast<long long>(t.traffic.calls),
                         std::string(comm::name_of(t.operation)).c_str(), format_bytes(t.traffic.sent).c_str());
