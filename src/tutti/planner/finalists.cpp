@@ -43,33 +43,30 @@ struct Attempt {
     bool too_large = false;
 };
 
-// "": it fits the device and its host.
-std::string problem_of(const Request& request, const RehearsedRun& f, Attempt& a) {
-    if (!f.fits()) {
-        a.too_large = true;
-        const int64_t capacity = f.step.shown.memory_capacity;
-        return concat("needs ", format_bytes(f.bytes()), " of ", format_bytes(capacity), " when rehearsed",
-                      f.bytes() <= capacity ? ", where no free block is large enough" : "", "; the search said ",
-                      format_bytes(a.candidate.bytes));
-    }
-    return simulate::host_memory_problem(
-        simulate::host_memory(f.run, static_cast<double>(f.step.offloaded), static_cast<double>(f.step.saved),
-                              request.gpus, request.cluster),
-        request.cluster);
-}
-
 // The run of a candidate, rehearsed; `problem` says why it is none.
-void attempt(const Request& request, const rehearsal::Target& target, Attempt& a) {
+void attempt(const Request& r, const rehearsal::Target& target, Attempt& a) {
     try {
         spec::RunSpec run = a.candidate.run;
-        spec::validate(run, request.gpus);
-        RehearsedRun f = rehearsed(request, target, run);
-        if (!f.fits() && run.parallel.reductions > 1) {
+        spec::validate(run, r.gpus);
+        const auto fitting = [&] { return simulate::rehearse_sums(run, target, r.gpus, r.cluster, r.constants, true); };
+        RehearsedRun f;
+        try {
+            f.step = fitting();
+        } catch (const OutOfMemory&) {
+            if (run.parallel.reductions == 1) throw;
             run.parallel.reductions = 1;
-            f = rehearsed(request, target, run);
+            f.step = fitting();
         }
-        a.problem = problem_of(request, f, a);
+        f.run = run;
+        a.problem =
+            simulate::host_memory_problem(simulate::host_memory(f.run, static_cast<double>(f.step.offloaded),
+                                                                static_cast<double>(f.step.saved), r.gpus, r.cluster),
+                                          r.cluster);
         if (a.problem.empty()) a.finalist = Finalist{std::move(f), a.candidate};
+    } catch (const OutOfMemory&) {
+        a.too_large = true;
+        a.problem = concat("needs ", format_bytes(a.candidate.bytes), " of ", format_bytes(target.device.memory_bytes),
+                           ", and blocks of memory with gaps between them did not fit when rehearsed");
     } catch (const UsageError& error) {
         a.problem = error.what();
     }
@@ -146,7 +143,8 @@ rehearsal::Target target_of(const Request& request) {
 }
 
 RehearsedRun rehearsed(const Request& r, const rehearsal::Target& target, const spec::RunSpec& run, bool spans) {
-    return {run, simulate::rehearse_on(run, target, r.gpus, r.cluster, r.constants, spans)};
+    return {run, spans ? simulate::rehearse_on(run, target, r.gpus, r.cluster, r.constants, true)
+                       : simulate::rehearse_sums(run, target, r.gpus, r.cluster, r.constants)};
 }
 
 Finalists choose(const Request& request, const SearchResult& found, size_t count, const rehearsal::Target& target) {

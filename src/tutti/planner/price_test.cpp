@@ -186,6 +186,56 @@ TEST(PriceDraws, AreThoseOfTheirRehearsals) {
     }
 }
 
+// What the planner says of a step of many microbatches, which it rehearses as two of few.
+TEST(PriceDraws, ManyMicrobatchesAreRehearsedAsFew) {
+    std::mt19937 random(20261201);
+    const std::vector<const char*> models = {"llama3.2-1b", "gpt2-xl", "qwen3-30b-a3b", "gemma2-9b", "lfm2-1.2b"};
+    int few = 0;
+    for (int drawn = 0; drawn < testing::draws(10, 200);) {
+        const char* model = one_of(random, models);
+        const int gpus = one_of<int>(random, {4, 8, 16}), batch = gpus * one_of<int>(random, {12, 24, 40});
+        Unlimited unlimited(model, gpus, batch, one_of<int>(random, {1024, 2048, 4096}), 8);
+        spec::RunSpec run;
+        if (!draw(random, unlimited.request, run) || run.parallel.pp == 1) continue;
+        if (run.parallel.zero > 0) run.parallel.reductions = one_of<int>(random, {1, 2});
+        try {
+            spec::validate(run, gpus);
+        } catch (const Error&) {
+            continue;
+        }
+        ++drawn;
+        SCOPED_TRACE(concat(model, ", ", gpus, " devices, batch ", batch, ": ", describe_layout(run)));
+        const Request& request = unlimited.request;
+        const rehearsal::Target& target = unlimited.target;
+        const simulate::RehearsedStep whole = unlimited.rehearsed(run);
+        const simulate::RehearsedStep sums =
+            simulate::rehearse_sums(run, target, gpus, request.cluster, request.constants);
+        few += sums.shown.program.actions.size() < whole.shown.program.actions.size() ? 1 : 0;
+        EXPECT_NEAR(sums.seconds / whole.seconds, 1, 5e-3);
+        EXPECT_NEAR(sums.time.total() / sums.seconds, 1, 1e-9);
+        EXPECT_NEAR(sums.flops / whole.flops, 1, 1e-9);
+        EXPECT_EQ(sums.tokens, whole.tokens);
+        EXPECT_EQ(sums.shown.rank, whole.shown.rank);
+        EXPECT_EQ(sums.shown.memory.peak(), whole.shown.memory.peak());
+        EXPECT_EQ(sums.offloaded, whole.offloaded);
+        EXPECT_EQ(sums.saved, whole.saved);
+        // A device on which blocks and gaps may just fit, or not.
+        rehearsal::Target limited = target;
+        limited.device.memory_bytes = static_cast<int64_t>(static_cast<double>(whole.shown.memory.peak()) *
+                                                           (1 + 0.001 * static_cast<double>(random() % 100)));
+        const auto rehearsed = [&](bool must_fit) {
+            return simulate::rehearse_sums(run, limited, gpus, request.cluster, request.constants, must_fit);
+        };
+        const bool fits = simulate::rehearse_on(run, limited, gpus, request.cluster, {}, false).shown.fits;
+        EXPECT_EQ(rehearsed(false).shown.fits, fits);
+        if (fits)
+            EXPECT_TRUE(rehearsed(true).shown.fits);
+        else
+            EXPECT_THROW(rehearsed(true), OutOfMemory);
+    }
+    EXPECT_GE(few, testing::draws(3, 100));
+}
+
 // A layer takes the memory of activations that leave, and waits for their copies; the first layers wait less. Prices
 // were 2.3 % too low and 8 % too high.
 TEST(Price, KnowsTheWaitsForActivationsThatLeave) {

@@ -1,6 +1,7 @@
 #include "tutti/rehearsal/rehearse.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <numeric>
 #include <set>
@@ -471,6 +472,15 @@ Rehearsal rehearse(const spec::RunSpec& run, const Target& target, int ranks, in
     }
 }
 
+bool fits(const spec::RunSpec& run, const Target& target, int ranks, int rank) {
+    try {
+        rehearse_within(run, target, ranks, rank, {}, {});
+        return true;
+    } catch (const OutOfMemory&) {
+        return false;
+    }
+}
+
 void check_recipe(const spec::RunSpec& run, const Target& target) {
     const std::unique_ptr<Device> device = make_meta_device(target.device);
     const kernels::KernelTable table = kernels::meta_table(*target.kernels);
@@ -510,18 +520,28 @@ int with_fullest_experts(const spec::RunSpec& run, const Target& target, int ran
 }
 
 RankRehearsals rehearse_ranks(const spec::RunSpec& run, const Target& target, int ranks, bool all,
-                              std::optional<int> through) {
+                              std::optional<int> through, bool must_fit) {
     const mesh::Mesh mesh = parallel::make_mesh(run, ranks);
     const mesh::Axes chained = chained_axes(run.model);
     RankRehearsals r;
+    std::atomic<bool> one_is_too_large = false;
+    const auto of_rank = [&](int rank, const Rehearsal* other) {
+        if (!must_fit) return rehearse(run, target, ranks, rank, {}, other);
+        if (one_is_too_large) return Rehearsal{};
+        try {
+            return rehearse_within(run, target, ranks, rank, {}, {.other = other});
+        } catch (const OutOfMemory&) {
+            one_is_too_large = true;
+            throw;
+        }
+    };
     const auto add = [&](const std::vector<int>& more) {
         const size_t before = r.all.size();
         r.all.resize(before + more.size());
         const size_t first = before == 0 ? 1 : 0;  // the others have its pipeline in words
-        if (first == 1) r.all.front() = rehearse(run, target, ranks, more.front());
-        for_each_on_cores(more.size() - first, [&](size_t i) {
-            r.all[before + first + i] = rehearse(run, target, ranks, more[first + i], {}, &r.all.front());
-        });
+        if (first == 1) r.all.front() = of_rank(more.front(), nullptr);
+        for_each_on_cores(more.size() - first,
+                          [&](size_t i) { r.all[before + first + i] = of_rank(more[first + i], &r.all.front()); });
     };
     const auto peak = [](const Rehearsal& each) { return each.memory.peak(); };
     const auto fullest = [&] { return to_size(std::ranges::max_element(r.all, {}, peak) - r.all.begin()); };

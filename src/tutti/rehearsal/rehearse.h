@@ -89,6 +89,9 @@ struct Rehearsal {
 Rehearsal rehearse(const spec::RunSpec& run, const Target& target, int ranks, int rank,
                    const engine::Factories& factories = {}, const Rehearsal* other = nullptr);
 
+// Whether that rank fits the device of the target, block by block.
+bool fits(const spec::RunSpec& run, const Target& target, int ranks, int rank);
+
 // The same for two microbatches, with its parts; without a pipeline, ZeRO 0.
 struct PartsRehearsal {
     Rehearsal whole;  // its memory is not counted
@@ -120,9 +123,10 @@ struct RankRehearsals {
 };
 // The chain of `through`, or of with_fullest_experts(). On all cores.
 // `all` false: of the others those alone that may need more than the fullest of the chain. A rank that runs the same
-// step needs no more than that if it has no more before the step.
+// step needs no more than that if it has no more before the step. `must_fit`: OutOfMemory if one does not fit, without
+// a rehearsal of what it needs.
 RankRehearsals rehearse_ranks(const spec::RunSpec& run, const Target& target, int ranks, bool all,
-                              std::optional<int> through = std::nullopt);
+                              std::optional<int> through = std::nullopt, bool must_fit = false);
 
 struct LayoutRehearsal {
     Rehearsal shown;                   // of the requested rank, or of the rank with the most memory

@@ -69,6 +69,13 @@ double StepTime::total() const {
     return sum;
 }
 
+StepTime extended(const StepTime& from, const StepTime& to, double times) {
+    StepTime all;
+    for (const PartOfStep& part : kParts)
+        all.*part.seconds = to.*part.seconds + times * (to.*part.seconds - from.*part.seconds);
+    return all;
+}
+
 std::vector<std::pair<const char*, double>> kinds_of(const StepTime& time) {
     std::vector<std::pair<const char*, double>> kinds;
     for (const PartOfStep& part : kParts) kinds.emplace_back(part.name, time.*part.seconds);

@@ -19,6 +19,8 @@ struct StepTime {
     double other = 0;
     double total() const;
 };
+// `to`, and `times` what it has more than `from`.
+StepTime extended(const StepTime& from, const StepTime& to, double times);
 
 // By kind, for people: {"matrix products", seconds}. They add up to the step.
 std::vector<std::pair<const char*, double>> kinds_of(const StepTime& time);

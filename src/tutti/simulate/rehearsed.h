@@ -52,6 +52,13 @@ RehearsedStep rehearse_on(const spec::RunSpec& run, const rehearsal::Target& tar
                           const hardware::Cluster& cluster, const Physics& physics, bool with_spans,
                           const std::map<int, double>& slow = {}, bool every_rank = false);
 
+// The same without its timeline, traffic and kernels, and its seconds within 0.5 %. Where blocks of the ranks of a
+// pipeline need no more memory for more microbatches, many are rehearsed as few and as a round more, since each round
+// takes as long; ranks that gaps between blocks may be too large for are rehearsed in full. `must_fit`: OutOfMemory if
+// a rank does not fit.
+RehearsedStep rehearse_sums(const spec::RunSpec& run, const rehearsal::Target& target, int ranks,
+                            const hardware::Cluster& cluster, const Physics& physics, bool must_fit = false);
+
 // A step of rehearse_on(): "step_time_s", "step_time_low_s", "step_time_high_s", "tokens_per_s",
 // "tokens_per_s_per_rank", "mfu_causal", "mfu_full", "hfu", "mfu_of_precision_peak" (causal), "peak_bytes",
 // "offloaded_bytes", "memory" by purpose, "time" by kind.
