@@ -15,7 +15,7 @@ struct TimeSpent {
     double lost = 0;        // in steps that were done again, because the run died before a checkpoint of them
     double saving = 0;      // training stood still for checkpoints
     double restarting = 0;  // from the last line before a death, or from a start after a stop, to the next step
-    double other = 0;       // the first start, evaluations, the log
+    double other = 0;       // the first start, changes of stage, evaluations, the log
     int64_t lost_steps = 0, deaths = 0, stops = 0;
     int64_t from_memory = 0;  // starts that continued from a copy in memory; the others from disk
 

@@ -44,7 +44,7 @@ std::optional<End> last_logged(const std::string& text) {
 
 }  // namespace
 
-RunClock::RunClock(const std::string& out, int64_t step, double trained, Clock::time_point began, bool from_memory)
+RunClock::RunClock(const std::string& out, int64_t step, double trained, Clock::time_point began, From from)
     : trained_before_(trained), saving_before_(0) {
     const double starting = seconds(first_step_ - began);
     std::optional<End> logged, whole;
@@ -59,13 +59,17 @@ RunClock::RunClock(const std::string& out, int64_t step, double trained, Clock::
         return;
     }
     spent_ = last->spent;
+    saving_before_ = spent_.saving;
+    if (from == From::stage) {
+        spent_.other += starting;
+        return;
+    }
     spent_.lost += std::max(0.0, spent_.trained - trained);
     spent_.lost_steps += std::max<int64_t>(0, last->step - step);
     ++(ended_well ? spent_.stops : spent_.deaths);
-    spent_.from_memory += from_memory ? 1 : 0;
+    spent_.from_memory += from == From::memory ? 1 : 0;
     // Of a stop only what this start needs: when a stopped run goes on is up to others.
     spent_.restarting += ended_well ? starting : std::max(starting, unix_time() - last->time);
-    saving_before_ = spent_.saving;
 }
 
 report::TimeSpent RunClock::spent(double trained) const {

@@ -10,14 +10,17 @@
 
 namespace tutti::train {
 
+// Where the state of the next step comes from: a checkpoint, if any; a copy in memory; the stage before, of this start.
+enum class From { disk, memory, stage };
+
 class RunClock {
   public:
     // `out`: the run directory, before lines of steps that are done again are dropped from its log; "": of a rank that
     // keeps no log. `step` and `trained`: of the resumed state, finished steps and seconds in them. The next step
-    // begins now; this start began at `began`. `from_memory`: the state is a copy in memory. Files of versions without
-    // times, or damaged ones, count as none.
+    // begins now; this start, or its stage, began at `began`. Files of versions without times, or damaged ones, count
+    // as none.
     RunClock(const std::string& out, int64_t step, double trained, std::chrono::steady_clock::time_point began,
-             bool from_memory = false);
+             From from = From::disk);
 
     void saved(double seconds) { spent_.saving += seconds; }
     report::TimeSpent spent(double trained) const;  // until now; `trained`: seconds in steps that count

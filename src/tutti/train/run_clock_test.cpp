@@ -132,6 +132,18 @@ TEST_F(RunClockTest, TheLogOfARunAddsUp) {
     EXPECT_EQ(lines(o).size(), 12U);
 }
 
+// A start that loads the checkpoint of the stage before, for an engine of another length, has not been stopped.
+TEST_F(RunClockTest, AChangeOfStageIsNoStop) {
+    auto o = options("run", {"train.steps=6", "stage=[{until = 2}, {until = 4, train.seq_len = 32}, {}]"});
+    train(o);
+    const TimeSpent spent = report::time_spent_from(Json::parse(read_file(o.out + "/run.json")).at("seconds"));
+    EXPECT_EQ(spent.stops + spent.deaths + spent.from_memory, 0);
+    EXPECT_EQ(spent.restarting, 0);
+    o.run.train.steps = 7;
+    train(o);
+    EXPECT_EQ(report::time_spent_from(Json::parse(read_file(o.out + "/run.json")).at("seconds")).stops, 1);
+}
+
 TEST_F(RunClockTest, ALineHasTheFiguresOfAllRanks) {
     const auto o = options("run", {"parallel.tp=2", "train.steps=3"}, 4);
     train(o);

@@ -272,7 +272,10 @@ TrainOutcome Run::train() {
     if (!session_.started && first_rank())
         session_.tell_origin(state_.step, state_.step == 0 ? "the start" : checkpoints_.resumed_from());
     clock_.emplace(first_rank() ? options_.out : "", state_.step, state_.seconds,
-                   session_.started ? begin_ : session_.begin, checkpoints_.resumed_from_memory());
+                   session_.started ? begin_ : session_.begin,
+                   session_.started                     ? From::stage
+                   : checkpoints_.resumed_from_memory() ? From::memory
+                                                        : From::disk);
     session_.started = true;
     tell_stage();
     if (first_rank()) {
