@@ -60,6 +60,10 @@ TEST_F(Forecast, TimeAndMemoryOfALayoutAreTheSameEverywhere) {
     const Json simulated = answer("simulate", words), mine = answer("plan", words + Words{"--top", "2"})["mine"];
     EXPECT_EQ(simulated["step_time_s"], mine["step_time_s"]);
     EXPECT_EQ(simulated["peak_bytes"], mine["peak_bytes"]);
+    const Json best = answer("plan", words + Words{"--top", "1", "--emit", path("best.toml")})["finalists"][0];
+    const Json again = answer("simulate", Words{path("best.toml"), "--cluster", "h100", "--ranks", "8"});
+    for (const char* rate : {"tokens_per_s", "mfu_causal", "mfu_full", "hfu"})
+        EXPECT_EQ(again[rate], best["predicted"][rate]) << rate;
     EXPECT_EQ(simulated["peak_bytes"], answer("rehearse", words)["peak_bytes"]);
     EXPECT_EQ(simulated["step_time_s"], simulated["rehearsed"]["step_time_s"]);
     EXPECT_GT(mine["changes"].size(), 3u);

@@ -138,9 +138,6 @@ struct Answer {
 
     const rehearsal::Rehearsal& shown() const { return step.shown; }
     double rate(double flops_per_token) const { return flops_per_token * step.tokens / step.seconds / step.ranks; }
-    double mfu() const { return rate(shown().counts.model.causal()) / step.peak; }
-    double mfu_full() const { return rate(shown().counts.model.full()) / step.peak; }
-    double hfu() const { return rate(shown().counts.hardware.causal()) / step.peak; }
     simulate::HostMemory host() const {
         return simulate::host_memory(run, double(step.offloaded), double(step.saved), step.ranks, cluster);
     }
@@ -170,10 +167,10 @@ Json describe(const Answer& x) {
                      {"tokens_per_s", rate},
                      {"tokens_per_s_per_rank", rate / step.ranks},
                      {"flops_per_s_per_rank", x.rate(r.counts.model.causal())},
-                     {"mfu_causal", x.mfu()},
-                     {"mfu_full", x.mfu_full()},
-                     {"hfu", x.hfu()},
-                     {"mfu_of_precision_peak", x.mfu()},
+                     {"mfu_causal", x.step.mfu()},
+                     {"mfu_full", x.step.mfu_full()},
+                     {"hfu", x.step.hfu()},
+                     {"mfu_of_precision_peak", x.step.mfu()},
                      {"peak_bytes", r.memory.peak()},
                      {"capacity_bytes", r.memory_capacity},
                      {"fits", r.fits},
@@ -217,10 +214,10 @@ void print(const Answer& x, std::ostream& text) {
     line("throughput", format_rate(rate, "tokens"), concat(format_rate(rate / step.ranks, "tokens"), " of a rank"));
     line("a device", format_flop_rate(x.rate(r.counts.model.causal())), concat("of ", format_flop_rate(step.peak)));
     const bool attention = r.counts.model.full() > r.counts.model.causal();
-    line("MFU", format_percent(x.mfu()),
-         concat(attention ? "causal attention: " : "", planner::verdict_of_mfu(x.mfu())));
-    if (attention) line("", format_percent(x.mfu_full()), "full attention");
-    line("HFU", format_percent(x.hfu()), "with recomputed FLOPs");
+    line("MFU", format_percent(x.step.mfu()),
+         concat(attention ? "causal attention: " : "", planner::verdict_of_mfu(x.step.mfu())));
+    if (attention) line("", format_percent(x.step.mfu_full()), "full attention");
+    line("HFU", format_percent(x.step.hfu()), "with recomputed FLOPs");
     line("memory of a rank", format_bytes(r.memory.peak()),
          concat(format_percent(double(r.memory.peak()) / double(r.memory_capacity)), " of ",
                 format_bytes(r.memory_capacity), r.fits ? ", at " : ": DOES NOT FIT, at ", r.memory.peak_place));
@@ -252,7 +249,7 @@ void print(const Answer& x, std::ostream& text) {
 std::string row_of(const Answer& x) {
     const double rate = x.rate(x.shown().counts.model.causal());
     return concat(right(format_time(x.step.seconds), 11), right(format_count(x.step.tokens_per_s()), 12),
-                  right(format_fixed(rate / 1e12, 1), 10), right(format_percent(x.mfu()), 8),
+                  right(format_fixed(rate / 1e12, 1), 10), right(format_percent(x.step.mfu()), 8),
                   right(format_bytes(x.shown().memory.peak()), 11), right(format_bytes(x.shown().memory.offloaded), 11),
                   x.shown().fits ? "" : "  does not fit");
 }

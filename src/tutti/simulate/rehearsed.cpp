@@ -184,7 +184,6 @@ RehearsedStep laid_out(rehearsal::RankRehearsals of, const spec::RunSpec& run, c
     std::vector<int> chain;
     std::vector<rehearsal::Program> programs;
     for (size_t i = 0; i < of.chain; ++i) {
-        step.flops += of.all[i].flops * ranks / static_cast<double>(of.chain);
         chain.push_back(of.all[i].rank);
         programs.push_back(std::move(of.all[i].program));
     }
@@ -294,7 +293,6 @@ RehearsedStep rehearse_sums(const spec::RunSpec& run, const rehearsal::Target& t
                          static_cast<double>(round * of_microbatch);
     step.time = extended(first.time, step.time, times);
     step.seconds += times * (step.seconds - first.seconds);
-    step.flops += times * (step.flops - first.flops);
     step.tokens += times * (step.tokens - first.tokens);
     step.shown.fits = fit;
     step.timeline = {};
@@ -311,8 +309,8 @@ Json describe(const RehearsedStep& step) {
             {"tokens_per_s", step.tokens_per_s()},
             {"tokens_per_s_per_rank", step.tokens_per_s() / step.ranks},
             {"mfu_causal", step.mfu()},
-            {"mfu_full", step.share_of_peak(step.shown.counts.model.full() * step.tokens)},
-            {"hfu", step.share_of_peak(step.flops)},
+            {"mfu_full", step.mfu_full()},
+            {"hfu", step.hfu()},
             {"mfu_of_precision_peak", step.mfu()},
             {"peak_bytes", memory.total()},
             {"offloaded_bytes", static_cast<double>(step.shown.memory.offloaded)},

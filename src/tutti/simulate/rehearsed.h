@@ -21,7 +21,6 @@ struct RehearsedStep {
     double between = 0;                           // of rehearse_in_time(): time outside kernels, of all ranks
     // Of rehearse_on():
     StepTime time;                     // seconds of the busiest rank by kind; its waits for the pipeline are the bubble
-    double flops = 0;                  // of all ranks, recompute included
     int64_t offloaded = 0, saved = 0;  // the most that a rank offloads, and saves
     int ranks = 1;
     double tokens = 0;  // of a step
@@ -30,6 +29,8 @@ struct RehearsedStep {
     double tokens_per_s() const { return tokens / seconds; }
     double share_of_peak(double flops_of_all) const { return flops_of_all / (seconds * ranks * peak); }
     double mfu() const { return share_of_peak(shown.counts.model.causal() * tokens); }
+    double mfu_full() const { return share_of_peak(shown.counts.model.full() * tokens); }
+    double hfu() const { return share_of_peak(shown.counts.hardware.causal() * tokens); }
 };
 
 // All ranks are threads of one process on the machine of the profile. `run` is validated for so many. `slow`:
