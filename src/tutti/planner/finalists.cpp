@@ -66,7 +66,7 @@ void attempt(const Request& r, const rehearsal::Target& target, Attempt& a) {
     } catch (const OutOfMemory&) {
         a.too_large = true;
         a.problem = concat("needs ", format_bytes(a.candidate.bytes), " of ", format_bytes(target.device.memory_bytes),
-                           ", and blocks of memory with gaps between them did not fit when rehearsed");
+                           ", but no free block was large enough when rehearsed");
     } catch (const UsageError& error) {
         a.problem = error.what();
     }

@@ -1,6 +1,6 @@
 // planner/finalists.h: the best layouts of a search that run and fit. A rehearsal of the engine, one rank of each
-// position of the pipeline, says the time of a step and the memory of a rank; the next layout
-// replaces one that does not fit.
+// position of the pipeline, says the time of a step and the memory of a rank; the next layout replaces one that does
+// not fit.
 #pragma once
 
 #include <string>
