@@ -36,8 +36,9 @@
 # ROWS of `steps`: model:seq_len:micro_batch:global_batch, with :KEY=VALUE for another key of the config [large batches of
 # gpt2-124m, llama3.2-1b and llama3.2-3b, 8 layers of llama3-8b, and CUDA graphs; first: one batch of each of the three].
 # MODES: of PyTorch [compiled; "compiled eager"]. CURVES of `correctness`: model:seq_len:micro_batch:global_batch:steps
-# [llama-5m, 200 steps]. MODELS of `rates` [gpt2-124m, llama3.2-1b, llama3.2-3b; first: without the last]. JOBS: tests at a
-# time [6]. TUNED: seq_len:micro_batch of the steps that are tuned [1024:16 for gpt2-124m, 4096:1 for others].
+# [llama-5m, 200 steps]. MODELS of `rates` [gpt2-124m, llama3.2-1b, llama3.2-3b; first: without the last]. TESTS: a regular
+# expression (grep -E) of the tests that run after the canary [all]. JOBS: tests at a time [6]. TUNED: seq_len:micro_batch of
+# the steps that are tuned [1024:16 for gpt2-124m, 4096:1 for others].
 # To rehearse on a machine without a GPU: DEVICE=cpu ROWS=llama-5m:64:2:4 CURVES=llama-5m:64:2:4:20 MODELS=llama-5m
 # SECONDS_EACH=1 bench/gpu.sh steps ...; THREADS=1 where other programs run beside. `ctest -R gpu_script` rehearses all of it
 # on the emulated GPU.
@@ -262,8 +263,8 @@ tests_apart() {
   [ -x "$program" ] || { missing+=("$name: there is no $program"); return; }
   mkdir -p "$out/$name"
   timeout 60 "${ours[@]}" "$program" --gtest_list_tests --gtest_filter="$filter" 2>"$out/$name.err" |
-    awk '/^[^ ]/ {suite = $1; next} NF {print suite $1}' >"$out/$name.list"
-  [ -s "$out/$name.list" ] || missing+=("$name: no test matches $filter, see $out/$name.err")
+    awk '/^[^ ]/ {suite = $1; next} NF {print suite $1}' | grep -E -e "${TESTS:-.}" >"$out/$name.list"
+  [ -s "$out/$name.list" ] || missing+=("$name: no test matches $filter${TESTS:+ and TESTS=$TESTS}, see $out/$name.err")
   export out name program
   export command="${ours[*]} ${prefix[*]:-}" limit="${TEST_SECONDS:-100}" last=$(($(date +%s) + until - SECONDS))
   xargs -a "$out/$name.list" -P "${JOBS:-6}" -I '{}' bash -c '
@@ -294,7 +295,7 @@ prefix=()
 attention=${ATTENTION:-own}
 if [ "$device" = cuda ] && [ -z "${ATTENTION:-}" ]; then
   share[canary]=$((100 * 40 / budget))
-  TEST_SECONDS=${CANARY_SECONDS:-40} tests_apart canary cuda_gpu_tests "${CANARY:-*CudaAttention*:*LongAttention*}"
+  TESTS= TEST_SECONDS=${CANARY_SECONDS:-40} tests_apart canary cuda_gpu_tests "${CANARY:-*CudaAttention*:*LongAttention*}"
   passes() { grep -q "^0 .*$1" "$out/canary.codes" && ! grep -vE '^(0|skip) ' "$out/canary.codes" | grep -q "$1"; }
   if ! passes hopper && ! grep -q '^skip .*hopper' "$out/canary.codes"; then
     for kernel in tensor plain; do passes $kernel && break; done
@@ -386,7 +387,8 @@ tuning() {
     bench "tuned_step_$model" $((seconds / 2 + 1)) step --model "$model" "${sizes[@]}" --set "train.gemm_tuning=$products"
     [ "$attention" = own ] || continue  # the times of all kernels need all to be right
     times=$out/attention_$model.json
-    bench "tune_attention_$model" 2 attention --model "$model" "${sizes[@]}" --tune "$times" || continue
+    run "tune_attention_$model" "${beyond:-40}" "${ours[@]}" "$build/tutti" bench attention --model "$model" "${sizes[@]}" \
+      --tune "$times" --device "$device" --json || continue
     bench "fastest_step_$model" $((seconds / 2 + 1)) step --model "$model" "${sizes[@]}" \
       --set "train.gemm_tuning=$products" --set train.attention=fastest --set "train.attention_tuning=$times"
   done
