@@ -177,8 +177,9 @@ def pytorch_run(options, case, folder, contender):
 
 def check_flops(options, case, folder):
     """The formula above against Tutti's own: a table with the wrong numerator is worth nothing."""
-    command, environment, _ = tutti_run(options, case, folder, *EVERYONE["tutti"][1:])
-    output = subprocess.run([*command, "--dry-run", "--json"], capture_output=True, text=True, env=environment)
+    (tutti, train, config, *_), environment, _ = tutti_run(options, case, folder, *EVERYONE["tutti"][1:])
+    command = [tutti, train, config, "--dry-run", "--json"]
+    output = subprocess.run(command, capture_output=True, text=True, env=environment)
     if output.returncode != 0:
         raise SystemExit(f"vs_pytorch: {' '.join(map(str, command))}: exit code {output.returncode}\n{output.stderr}")
     theirs, ours = json.loads(output.stdout)["flops_per_token"]["causal"], case["flops_per_token"]
