@@ -54,16 +54,19 @@ def scraper(url, until):
 
 def run(program, folder, name, watched):
     out = folder / name
-    out.mkdir()
     watch = until = None
+    begin = time.monotonic()
+    training = subprocess.Popen([program, "train", folder / "c.toml", "--out", out], stdout=subprocess.DEVNULL)
     if watched:
+        while not (out / "run.lock").exists() and training.poll() is None:  # before it, there is no run to watch
+            time.sleep(0.01)
         watch = subprocess.Popen([program, "watch", out, "--http"], stdout=subprocess.PIPE, text=True)
         url = re.search(r"http://\S+", watch.stdout.readline()).group()
         until = threading.Event()
         for work in (reader, scraper):
             threading.Thread(target=work, args=(url, until), daemon=True).start()
-    begin = time.monotonic()
-    subprocess.run([program, "train", folder / "c.toml", "--out", out], check=True, capture_output=True)
+    if training.wait() != 0:
+        raise SystemExit(f"watch.py: tutti train: exit code {training.returncode}")
     wall = time.monotonic() - begin
     busy = 0
     if watched:
