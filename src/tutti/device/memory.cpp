@@ -19,6 +19,8 @@ int64_t rounded(int64_t bytes) {
     return std::max(round_up(bytes, to), kGrain);
 }
 
+Arena::End end_of(Purpose purpose) { return purpose == Purpose::gradients ? Arena::End::last : Arena::End::first; }
+
 }  // namespace
 
 std::string RawMemory::advice() const {
@@ -50,20 +52,37 @@ void Tally::reset_peaks() {
 
 Allocator::Allocator(std::unique_ptr<RawMemory> raw) : raw_(std::move(raw)) {}
 
-Allocator::~Allocator() { trim(); }
+Allocator::~Allocator() {
+    trim();
+    if (arena_) raw_->give_back(arena_->begin(), arena_bytes_);
+}
+
+void Allocator::open_arena(int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    check(!arena_, "an allocator has one arena");
+    const int64_t size = bytes > 0 ? rounded(bytes) : 0;  // blocks at the last end are aligned too
+    void* begin = size > 0 ? raw_->take(size) : nullptr;
+    if (begin == nullptr) return;
+    arena_.emplace(begin, size);
+    arena_bytes_ = size;
+    reserved_ += size;
+}
+
+void Allocator::open_growing_arena() {
+    constexpr int64_t kAddresses = int64_t{1} << 50;
+    const std::lock_guard lock(mutex_);
+    check(!arena_, "an allocator has one arena");
+    arena_.emplace(raw_->addresses(kAddresses), kAddresses);
+}
 
 void* Allocator::allocate(int64_t bytes, Purpose purpose) {
     check(bytes >= 0, "cannot allocate ", bytes, " bytes for ", name_of(purpose));
     const int64_t size = rounded(bytes);
     std::lock_guard lock(mutex_);
-    Segments& segments = (pool_ != nullptr ? pool_->free_ : free_).of(size);
-    void* data = segments.take(size);
-    if (data == nullptr) {
-        check<OutOfMemory>(grow(segments, raw_->segment_bytes(size)) || grow(segments, size), "out of memory: ", bytes,
-                           " bytes for ", name_of(purpose), " on top of ", usage_.total.current, " in use; ",
-                           raw_->advice());
-        data = segments.take(size);
-    }
+    void* data = take_from_arena(size, purpose);
+    if (data == nullptr) data = take_from_segments((pool_ != nullptr ? pool_->free_ : free_).of(size), size);
+    check<OutOfMemory>(data != nullptr, "out of memory: ", bytes, " bytes for ", name_of(purpose), " on top of ",
+                       usage_.total.current, " in use; ", raw_->advice());
     join_work(data, size);
     raw_->values_end(data, bytes);
     usage_.add(bytes, purpose);
@@ -71,6 +90,25 @@ void* Allocator::allocate(int64_t bytes, Purpose purpose) {
         pool_->usage_.add(bytes, purpose);
         pooled_[data] = pool_;
     }
+    return data;
+}
+
+void* Allocator::take_from_arena(int64_t bytes, Purpose purpose) {
+    if (!arena_ || pool_ != nullptr || !FreeSpace::is_large(bytes)) return nullptr;
+    const Arena::End end = end_of(purpose);
+    const int64_t more = arena_->length_with(bytes, end) - arena_bytes_;
+    if (more > 0) {
+        if (!raw_->give_memory(more)) return nullptr;
+        arena_bytes_ += more;
+        reserved_ += more;
+    }
+    return arena_->take(bytes, end);
+}
+
+void* Allocator::take_from_segments(Segments& segments, int64_t bytes) {
+    void* data = segments.take(bytes);
+    if (data == nullptr && (grow(segments, raw_->segment_bytes(bytes)) || grow(segments, bytes)))
+        data = segments.take(bytes);
     return data;
 }
 
@@ -93,6 +131,7 @@ void Allocator::release(void* data, int64_t bytes, Purpose purpose,
             in_use_.insert(std::ranges::lower_bound(in_use_, begin, {}, &Place::begin), {begin, begin + bytes, each});
     if (work.empty()) raw_->values_end(data, bytes);
     usage_.add(-bytes, purpose);
+    if (arena_ && arena_->holds(data)) return arena_->give_back(data, rounded(bytes), end_of(purpose));
     FreeSpace* free = &free_;
     if (const auto pooled = pooled_.find(data); pooled != pooled_.end()) {
         pooled->second->usage_.add(-bytes, purpose);
@@ -115,6 +154,11 @@ MemoryUsage Allocator::total() const {
 int64_t Allocator::reserved() const {
     std::lock_guard lock(mutex_);
     return reserved_;
+}
+
+int64_t Allocator::arena_bytes() const {
+    std::lock_guard lock(mutex_);
+    return arena_bytes_;
 }
 
 MemoryByPurpose Allocator::at_peak() const {

@@ -15,6 +15,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/purpose.h"
 #include "tutti/base/trace.h"
+#include "tutti/device/arena.h"
 #include "tutti/device/segments.h"
 
 namespace tutti {
@@ -61,16 +62,21 @@ class RawMemory {
     virtual void give_back(void* data, int64_t bytes) = 0;
     // The size of a new segment when no free range holds a block of `bytes`: the rest serves later blocks.
     virtual int64_t segment_bytes(int64_t bytes) const { return bytes; }
-    virtual void will_need(void*, int64_t) {}  // the memory is used soon: pages may be prefetched
+    // Addresses without memory, for an arena that grows; nullptr: the device has none.
+    virtual void* addresses(int64_t /*bytes*/) { return nullptr; }
+    virtual bool give_memory(int64_t /*bytes*/) { return false; }  // to these addresses; false: it is exhausted
+    virtual void will_need(void*, int64_t) {}                      // the memory is used soon: pages may be prefetched
     // No later work of the device reads the values in this memory.
     virtual void values_end(void*, int64_t) {}
     virtual std::string advice() const;  // what to try when take() fails
 };
 
-// A caching allocator: released blocks (segments.h) are reused, and the system is asked only for more. Usage counts the
-// bytes that were requested, `reserved` the bytes that the system gave.
-// Thread safe: a background checkpoint writer may release buffers of a rank. Create it with std::make_shared: buffers
-// share ownership, because after a rank has failed another rank may still be reading the failed rank's buffers.
+// A caching allocator: released blocks are reused, and the system is asked only for more. Usage counts the bytes that
+// were requested, `reserved` the bytes that the system gave. Blocks come from segments (segments.h); large ones from
+// the arena where there is one that has a place for them, gradients from its last end and all others from its first:
+// the gradients of a step stay until the next one, and between blocks that come and go they would leave gaps. Thread
+// safe: a background checkpoint writer may release buffers of a rank. Create it with std::make_shared: buffers share
+// ownership, because after a rank has failed another rank may still be reading the failed rank's buffers.
 class Allocator : public std::enable_shared_from_this<Allocator> {
   public:
     explicit Allocator(std::unique_ptr<RawMemory> raw);
@@ -83,9 +89,15 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
     // `work`: work that may still be reading or writing the block. allocate() joins that work before reusing the place.
     void release(void* data, int64_t bytes, Purpose purpose, const std::vector<std::shared_ptr<SideWork>>& work = {});
 
+    // From now on large blocks come from an arena of `bytes`, which is taken at once. 0, and where the system lacks the
+    // memory: there is none, and allocate() tells what is missing.
+    void open_arena(int64_t bytes);
+    void open_growing_arena();  // the same with one that has the memory that it needs and no more
+
     MemoryUsage usage(Purpose purpose) const;
     MemoryUsage total() const;  // its peak is the peak of the sum, not the sum of the peaks
     int64_t reserved() const;
+    int64_t arena_bytes() const;  // of `reserved`: the arena's
     // The bytes of each purpose at the instant of the peak of the sum.
     MemoryByPurpose at_peak() const;
     void reset_peaks();
@@ -95,13 +107,17 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
   private:
     friend class Pool;
 
-    bool grow(Segments& segments, int64_t bytes);  // false: the system has no more
+    void* take_from_arena(int64_t bytes, Purpose purpose);        // nullptr: it has no place
+    void* take_from_segments(Segments& segments, int64_t bytes);  // nullptr: the system has no more
+    bool grow(Segments& segments, int64_t bytes);
     void join_work(void* data, int64_t bytes);
     void trim_locked();
 
     std::unique_ptr<RawMemory> raw_;
     mutable std::mutex mutex_;
     FreeSpace free_;
+    std::optional<Arena> arena_;
+    int64_t arena_bytes_ = 0;  // that the system gave; a growing arena has more addresses
     Tally usage_;
     int64_t reserved_ = 0;
     struct Place {

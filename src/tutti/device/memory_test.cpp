@@ -12,10 +12,12 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <tuple>
 
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/device/device.h"
+#include "tutti/device/meta/meta_device.h"
 #include "tutti/device/segments.h"
 
 namespace tutti {
@@ -122,6 +124,91 @@ class CountedWork final : public SideWork {
 };
 
 // A block is handed out when the work on every byte of it has been joined, and no other work; each work once.
+constexpr int64_t kMiB = 1 << 20;
+
+TEST(Allocator, CutsLargeBlocksFromBothEndsOfItsArena) {
+    int64_t taken = 0;
+    {
+        const auto shared = std::make_shared<Allocator>(std::make_unique<SmallMemory>(64 * kMiB, taken));
+        Allocator& memory = *shared;
+        memory.open_arena(10 * kMiB);
+        EXPECT_EQ(memory.reserved(), 10 * kMiB);
+        EXPECT_EQ(memory.arena_bytes(), 10 * kMiB);
+        EXPECT_THROW(memory.open_arena(kMiB), Error);
+        auto* const begin = static_cast<std::byte*>(memory.allocate(4 * kMiB, Purpose::weights));
+        void* const gradients = memory.allocate(3 * kMiB, Purpose::gradients);
+        EXPECT_EQ(gradients, begin + 7 * kMiB);
+        void* const activations = memory.allocate(2 * kMiB, Purpose::activations);
+        EXPECT_EQ(activations, begin + 4 * kMiB);
+        EXPECT_EQ(memory.reserved(), 10 * kMiB);
+
+        // What has no place there comes from segments: large blocks, small ones, those of a pool.
+        void* const large = memory.allocate(2 * kMiB, Purpose::gradients);
+        void* const small = memory.allocate(100, Purpose::data);
+        EXPECT_EQ(memory.reserved(), 12 * kMiB + 256);
+        memory.release(activations, 2 * kMiB, Purpose::activations);
+        Pool pool(memory);
+        void* pooled = nullptr;
+        {
+            const Pool::Use use(pool);
+            pooled = memory.allocate(kMiB, Purpose::activations);
+        }
+        EXPECT_EQ(memory.reserved(), 13 * kMiB + 256);
+        EXPECT_EQ(memory.allocate(3 * kMiB, Purpose::workspace), begin + 4 * kMiB);
+
+        memory.release(pooled, kMiB, Purpose::activations);
+        memory.release(large, 2 * kMiB, Purpose::gradients);
+        memory.release(small, 100, Purpose::data);
+        memory.release(begin + 4 * kMiB, 3 * kMiB, Purpose::workspace);
+        memory.release(gradients, 3 * kMiB, Purpose::gradients);
+        memory.release(begin, 4 * kMiB, Purpose::weights);
+        EXPECT_EQ(memory.total().current, 0);
+        memory.trim();
+        EXPECT_EQ(memory.reserved(), 11 * kMiB);  // the arena, and the pool's segment
+        EXPECT_EQ(memory.allocate(10 * kMiB, Purpose::gradients), begin);
+        memory.release(begin, 10 * kMiB, Purpose::gradients);
+    }
+    EXPECT_EQ(taken, 0);
+}
+
+TEST(Allocator, HasNoArenaThatTheSystemLacksMemoryFor) {
+    int64_t taken = 0;
+    const auto shared = std::make_shared<Allocator>(std::make_unique<SmallMemory>(10 * kMiB, taken));
+    shared->open_arena(0);
+    shared->open_arena(11 * kMiB);
+    EXPECT_EQ(shared->reserved(), 0);
+    shared->release(shared->allocate(2 * kMiB, Purpose::weights), 2 * kMiB, Purpose::weights);
+    EXPECT_EQ(shared->reserved(), 2 * kMiB);
+    shared->open_arena(8 * kMiB);
+    EXPECT_EQ(shared->arena_bytes(), 8 * kMiB);
+}
+
+// A rehearsal's memory, in which an arena has what its blocks need and no more.
+TEST(MetaDevice, CountsAnArenaThatGrows) {
+    const auto device = make_meta_device({.memory_bytes = 10 * kMiB, .workspace_bytes = 2 * kMiB, .arena = true});
+    Allocator& memory = device->memory();
+    EXPECT_EQ(memory.reserved(), 2 * kMiB);  // the workspace, which a device has before its arena
+    void* const first = memory.allocate(2 * kMiB, Purpose::activations);
+    void* const second = memory.allocate(kMiB, Purpose::weights);
+    void* const gradients = memory.allocate(3 * kMiB, Purpose::gradients);
+    EXPECT_EQ(memory.arena_bytes(), 6 * kMiB);
+    memory.release(first, 2 * kMiB, Purpose::activations);
+    void* const third = memory.allocate(kMiB, Purpose::activations);
+    EXPECT_EQ(third, first);  // and a gap of 1 MiB behind it
+    memory.release(gradients, 3 * kMiB, Purpose::gradients);
+    void* const fourth = memory.allocate(3 * kMiB, Purpose::activations);
+    EXPECT_EQ(memory.arena_bytes(), 6 * kMiB);
+    EXPECT_EQ(memory.reserved(), 8 * kMiB);
+    EXPECT_THROW(memory.allocate(3 * kMiB, Purpose::activations), OutOfMemory);
+    void* const last = memory.allocate(2 * kMiB, Purpose::gradients);
+    EXPECT_EQ(memory.reserved(), 10 * kMiB);
+    EXPECT_THROW(memory.allocate(100, Purpose::data), OutOfMemory);
+    for (const auto& [data, bytes, purpose] :
+         {std::tuple(second, 1, Purpose::weights), std::tuple(third, 1, Purpose::activations),
+          std::tuple(fourth, 3, Purpose::activations), std::tuple(last, 2, Purpose::gradients)})
+        memory.release(data, bytes * kMiB, purpose);
+}
+
 TEST(Allocator, JoinsTheWorkOnTheMemoryThatItHandsOut) {
     int64_t taken = 0;
     const auto memory = std::make_shared<Allocator>(std::make_unique<SmallMemory>(1 << 20, taken));

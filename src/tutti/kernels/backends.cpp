@@ -56,7 +56,7 @@ const KernelTable* cuda_kernels(ComputeType compute_type) {
 }
 
 std::vector<DeviceModel> nvidia_models(int) {
-    return {{"", {.workspace_bytes = kWorkspace, .records = true}, cuda_kernels}};
+    return {{"", {.workspace_bytes = kWorkspace, .records = true, .arena = true}, cuda_kernels}};
 }
 
 // "580.65.06" of "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ...".

@@ -398,6 +398,7 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
                 .peak_place = recorder.peak_place(),
                 .offloaded = engine.offload_device ? engine.offload_device->memory().total().peak : 0,
                 .reserved = memory.reserved(),
+                .arena = memory.arena_bytes(),
                 .saved = saved};
     r.like_others = run.model.moe.experts == 0 && !engine.rules.need_whole_matrices();
     r.memory_capacity = target.device.memory_bytes;

@@ -55,6 +55,7 @@ struct MemoryPlan {
     std::string peak_place;   // "backward of h.11"
     int64_t offloaded = 0;    // peak of the offload device; not in the other peaks
     int64_t reserved = 0;     // taken from the system: the peak and the gaps between its blocks
+    int64_t arena = 0;        // of these: what a GPU takes at once (Allocator::open_arena)
     int64_t saved = 0;        // state that this rank writes into a checkpoint
 
     int64_t peak() const { return at_peak.total(); }

@@ -24,7 +24,7 @@ Target target_of(const engine::Machine& machine) {
     if (device.host_readable())
         meta.segment_bytes = host_segment_bytes;
     else
-        meta.memory_bytes = device.free_bytes() + device.memory().reserved();
+        meta.memory_bytes = device.free_bytes() + device.memory().reserved(), meta.arena = true;
     return {&machine.kernels, meta};
 }
 

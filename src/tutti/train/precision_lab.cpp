@@ -102,10 +102,10 @@ LastStep run_steps(const LabOptions& options, const engine::Factories& factories
     comm::run_ranks(1, engine::world_options(options.run, ""), [&](comm::World& world) {
         auto machine = engine::machine_of(options.run, {}, std::filesystem::temp_directory_path().string());
         const rehearsal::Target target = rehearsal::target_of(machine);
-        check_memory(
-            *world.everyone("memory"),
-            needs_of(rehearsal::rehearse(options.run, target, 1, 0, options.factories).memory, *machine.device),
-            options.force, [&](const std::string& message) { console.warn(message); });
+        const rehearsal::MemoryPlan plan = rehearsal::rehearse(options.run, target, 1, 0, options.factories).memory;
+        check_memory(*world.everyone("memory"), needs_of(plan, *machine.device), options.force,
+                     [&](const std::string& message) { console.warn(message); });
+        machine.device->memory().open_arena(plan.arena);
         engine::Engine engine(options.run, world, std::move(machine), batches, factories);
         if (!options.checkpoints.empty()) {
             checkpoint::PosixFileSystem files;

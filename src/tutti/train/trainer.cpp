@@ -164,6 +164,7 @@ engine::Machine Run::prepare() {
                              run_.train.attention_tuning, times->library.empty() ? ", without cuDNN" : ", with ",
                              times->library));
     warn_of_placement(*ranks, rehearsed);
+    machine.device->memory().open_arena(rehearsed.memory.arena);
     first_step_.expect(std::move(rehearsed), first_rank());
     return machine;
 }

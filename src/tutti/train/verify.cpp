@@ -468,13 +468,15 @@ VerifyOutcome verify(const VerifyOptions& options) {
         target.through_host = !engine::communicates_on_devices(options.run, world, *machine.device);
         const auto rehearsed = rehearsal::rehearse(options.run, target, world.size(), world.rank(), options.factories);
         std::vector<MemoryNeed> needs = needs_of(rehearsed.memory, *machine.device);
-        if (world.rank() == 0)
-            std::ranges::copy(
-                needs_of(rehearsal::rehearse(alone, target, 1, 0, options.factories).memory, *machine.device),
-                std::back_inserter(needs));
+        rehearsal::MemoryPlan of_one;
+        if (world.rank() == 0) {
+            of_one = rehearsal::rehearse(alone, target, 1, 0, options.factories).memory;
+            std::ranges::copy(needs_of(of_one, *machine.device), std::back_inserter(needs));
+        }
         check_memory(*world.everyone("memory"), needs, options.force, [&](const std::string& message) {
             if (world.rank() == 0) console.warn(message);
         });
+        machine.device->memory().open_arena(rehearsed.memory.arena);
         engine::Engine many(options.run, world, std::move(machine), batches, options.factories);
         if (!options.run.model.hf.empty()) load_stored_weights(many);
         if (world.rank() != 0) {
@@ -487,7 +489,9 @@ VerifyOutcome verify(const VerifyOptions& options) {
         }
         alone.train.threads = many.device->stream().threads;  // other threads, other sums
         comm::run_ranks(1, {}, [&](comm::World& one_rank) {
-            engine::Engine one(alone, one_rank, engine::machine_of(alone, {}, offload_dir), batches, options.factories);
+            auto machine_of_one = engine::machine_of(alone, {}, offload_dir);
+            machine_of_one.device->memory().open_arena(of_one.arena);
+            engine::Engine one(alone, one_rank, std::move(machine_of_one), batches, options.factories);
             if (!alone.model.hf.empty()) load_stored_weights(one);
             compare(many, &one, options.steps, console, outcome);
         });

@@ -63,9 +63,10 @@ kernels::GemmTuning tune_ranks(const spec::RunSpec& run, kernels::GemmTuning tun
     return tuning;
 }
 
-StepMeasurement measure_steps(const spec::RunSpec& run, double seconds, const BenchArguments& arguments,
-                              comm::World& one_rank) {
+StepMeasurement measure_steps(const spec::RunSpec& run, const rehearsal::MemoryPlan& plan, double seconds,
+                              const BenchArguments& arguments, comm::World& one_rank) {
     engine::Machine machine = engine::machine_of(run, {}, std::filesystem::temp_directory_path());
+    machine.device->memory().open_arena(plan.arena);
     if (!arguments.tune.empty()) machine.tuning = std::make_unique<kernels::GemmTuning>(machine.kernels.gemm_tuning());
     engine::Engine engine(run, one_rank, std::move(machine), [&](ops::Context& ctx, const engine::BatchShard& share) {
         return engine::fixed_batches(ctx, run, share);
@@ -360,7 +361,8 @@ BenchResult bench_step(Bench& bench) {
     see_peak(bench, report.peak);
     bench.device->memory().trim();
     comm::run_ranks(1, {}, [&](comm::World& world) {
-        report.measured = measure_steps(run, std::max(bench.seconds_left() - 2, 1.0), bench.arguments, world);
+        report.measured =
+            measure_steps(run, rehearsal.memory, std::max(bench.seconds_left() - 2, 1.0), bench.arguments, world);
     });
     see_peak(bench, report.peak);
     print_five_steps(bench.text, report);

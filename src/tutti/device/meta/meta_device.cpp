@@ -1,59 +1,42 @@
 #include "tutti/device/meta/meta_device.h"
 
-#include <sys/mman.h>
-
-#include <algorithm>
-#include <cerrno>
+#include <atomic>
 #include <utility>
 #include <vector>
 
+#include "tutti/base/ceil_div.h"
 #include "tutti/base/error.h"
-#include "tutti/base/refused.h"
 #include "tutti/base/to_size.h"
 
 namespace tutti {
 
 namespace {
 
-// Segments are cut from mappings without access and without pages, and no address is used twice. A mapping for each
-// segment took a fifth of a rehearsal; one for all would collide with the address space of the sanitizers.
+// Addresses are in the upper half, where no process has memory, and none is used twice.
 class MetaMemory final : public RawMemory {
   public:
     explicit MetaMemory(const MetaTarget& target) : target_(target) {}
-    ~MetaMemory() override {
-        for (const auto& [begin, bytes] : mappings_) munmap(begin, bytes);
-    }
-    void* take(int64_t bytes) override {
-        if (target_.memory_bytes > 0 && taken_ + bytes > target_.memory_bytes) return nullptr;
-        if (bytes > left_) map(std::max(bytes, kMapping));
-        taken_ += bytes;
-        left_ -= bytes;
-        return std::exchange(next_, next_ + bytes);
-    }
+    void* take(int64_t bytes) override { return give_memory(bytes) ? addresses(bytes) : nullptr; }
     void give_back(void*, int64_t bytes) override { taken_ -= bytes; }
+    void* addresses(int64_t bytes) override {
+        static std::atomic<uint64_t> next{0};
+        constexpr uint64_t kUpperHalf = uint64_t{1} << 63;
+        constexpr int64_t kPage = 4096;
+        return reinterpret_cast<void*>(kUpperHalf | next.fetch_add(to_size(round_up(bytes, kPage))));
+    }
+    bool give_memory(int64_t bytes) override {
+        if (target_.memory_bytes > 0 && taken_ + bytes > target_.memory_bytes) return false;
+        taken_ += bytes;
+        return true;
+    }
     int64_t segment_bytes(int64_t bytes) const override {
         return target_.segment_bytes != nullptr ? target_.segment_bytes(bytes) : bytes;
     }
     std::string advice() const override { return concat(target_.name, " is full; ", RawMemory::advice()); }
 
   private:
-    static constexpr int64_t kMapping = int64_t{4} << 30;
-
-    void map(int64_t bytes) {
-        const auto size = to_size(bytes);
-        void* data = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (data == MAP_FAILED)
-            throw_refused(concat("a rehearsal maps ", bytes, " bytes of address space, of which it uses no page"),
-                          errno);
-        mappings_.emplace_back(data, size);
-        next_ = static_cast<std::byte*>(data);
-        left_ = bytes;
-    }
-
     const MetaTarget target_;
-    int64_t taken_ = 0, left_ = 0;
-    std::byte* next_ = nullptr;
-    std::vector<std::pair<void*, size_t>> mappings_;
+    int64_t taken_ = 0;
 };
 
 class Zeros final : public PendingHostCopy {
@@ -91,10 +74,12 @@ class MetaDevice final : public Device {
           copies_(copies),
           memory_(std::make_shared<Allocator>(std::make_unique<MetaMemory>(target))),
           stream_{.threads = target.threads, .native = &state_, .capability = target.capability} {
-        if (target.workspace_bytes == 0) return;
-        workspace_ = std::make_unique<Buffer>(*memory_, target.workspace_bytes, Purpose::workspace);
-        stream_.workspace = workspace_->data();
-        stream_.workspace_bytes = target.workspace_bytes;
+        if (target.workspace_bytes > 0) {
+            workspace_ = std::make_unique<Buffer>(*memory_, target.workspace_bytes, Purpose::workspace);
+            stream_.workspace = workspace_->data();
+            stream_.workspace_bytes = target.workspace_bytes;
+        }
+        if (target.arena) memory_->open_growing_arena();
     }
     std::string_view backend() const override { return "meta"; }
     bool host_readable() const override { return false; }

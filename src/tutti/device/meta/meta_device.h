@@ -19,6 +19,7 @@ struct MetaTarget {
     int64_t workspace_bytes = 0;  // Stream::workspace_bytes, allocated as Purpose::workspace
     bool records = false;         // Device::record works, as on a GPU
     int capability = 0;           // Stream::capability
+    bool arena = false;           // Allocator::open_growing_arena: of a device that opens one of the bytes it has here
     int64_t (*segment_bytes)(int64_t bytes) =
         nullptr;  // RawMemory::segment_bytes; nullptr: exactly the bytes asked for
 };
