@@ -15,6 +15,7 @@
 #include "tutti/engine/step.h"
 #include "tutti/infer/stored_model.h"
 #include "tutti/report/trace_read.h"
+#include "tutti/report/watched_run.h"
 #include "tutti/train/checkpointing.h"
 #include "tutti/train/testing/small_run.h"
 
@@ -135,7 +136,19 @@ TEST_F(StagesTest, AreEnginesOneAfterTheOther) {
     });
 }
 
-// All steps one by one; then one stop, behind each step.
+// A line of the log counts the steps of one stage, whatever log.every is: their sizes differ.
+TEST_F(StagesTest, TheLastStepOfAStageIsLogged) {
+    const TrainOptions o =
+        staged("run", {"log.every=5", "stage=[{until = 3}, {until = 7, train.seq_len = 32}, {train.seq_len = 8}]"});
+    train(o);
+    std::vector<int64_t> steps;
+    for (const Json& line : losses(o)) steps.push_back(line.at("step").get<int64_t>());
+    EXPECT_EQ(steps, (std::vector<int64_t>{1, 3, 5, 7, 9}));
+    report::WatchedRun run(o.out);
+    run.update(0);
+    EXPECT_NEAR(run.sums().positions, 4 * (3 * 16 + 4 * 32 + 2 * 8), 1e-6);  // four windows a step
+}
+
 // Each of the three stages is an engine of its own, and one window of steps is traced.
 TEST_F(StagesTest, OneWindowOfStepsIsTraced) {
     for (const auto& [first, steps] :
@@ -150,6 +163,7 @@ TEST_F(StagesTest, OneWindowOfStepsIsTraced) {
     }
 }
 
+// All steps one by one; then one stop, behind each step.
 TEST_F(StagesTest, StoppedAtEveryStepEqualsTheUndisturbedRun) {
     // Courses of the rate that go over borders, and a course of its own with a warm-up.
     const std::vector<std::string> set = {"optimizer.schedule=cosine", "optimizer.warmup_steps=2", "model.dropout=0.1"};

@@ -405,7 +405,8 @@ bool Run::evaluates(int64_t step) const {
 
 void Run::log(const engine::StepResult& result) {
     const int64_t step = state_.step;
-    if (!(result.skipped || evaluates(step) || step == 1 || step % run_.log.every == 0)) return;
+    const bool ends_stage = step == spec::last_step(run_);  // a line counts the steps of one stage
+    if (!(result.skipped || evaluates(step) || ends_stage || step == 1 || step % run_.log.every == 0)) return;
     const double elapsed = seconds_since(logged_at_);
     const auto waits = comm_per_step(logged_usage_, engine_.groups.usage(), step - logged_step_);  // of that time
     StepMetrics m{.step = step, .tokens = state_.tokens, .result = result, .skipped = state_.skipped};
