@@ -85,7 +85,26 @@ double TokenView::share_without_beginning() const {
 
 uint64_t TokenView::fingerprint() const {
     const uint64_t tokens = data::fingerprint(*source_, begin_, end_);
-    return packing_ ? mix64(tokens ^ 0x7061636b696e6731) : tokens;  // other windows than those of one row
+    const bool masked = source_->has_mask(), borders = packing_ || rule_.respected;
+    if (!masked && !borders) return tokens;
+    text::Fingerprint all;
+    all.add(tokens).add(packing_ != nullptr);  // other windows than those of one row
+    if (borders) all.add(source_->knows_documents() ? -1 : rule_.eod.value_or(-1));
+    std::vector<uint8_t> mask;
+    std::vector<int64_t> begins;
+    visit_sample(*source_, begin_, end_, [&](int64_t at, std::span<const int32_t> ids) {
+        if (masked) {
+            mask.resize(ids.size());
+            source_->read_mask(at, mask);
+            all.add(text::digest_of({reinterpret_cast<const char*>(mask.data()), mask.size()}));
+        }
+        if (!borders) return;
+        begins.clear();
+        source_->document_begins(std::max(at - 1, begin_), at + static_cast<int64_t>(ids.size()), begins);
+        all.add(begins.size());
+        for (const int64_t begin : begins) all.add(begin - begin_);
+    });
+    return all.value();
 }
 
 void TokenView::read_mask(int64_t begin, std::span<uint8_t> out) const {

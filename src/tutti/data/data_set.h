@@ -57,7 +57,9 @@ class TokenView {
     // another tokenizer at the start of a run.
     void check_ids() const;
 
-    // Fingerprint of the tokens in this view only. A resumed run compares fingerprints to detect changed data.
+    // Of what a run reads of the files, in this view only: the tokens, which of them are targets, and where documents
+    // begin if attention or packing follows that; of a large view the sample of visit_sample(). A resumed run compares
+    // fingerprints to detect changed data.
     uint64_t fingerprint() const;
 
   private:

@@ -47,6 +47,51 @@ TEST(DataSet, FractionTakesTheEndAndViewsDoNotOverlap) {
     EXPECT_EQ(set.valid->fingerprint(), open(of({folder.write("b.txt", "789")}), 256, 2).train.fingerprint());
 }
 
+// The bytes of "abcdef" under everything else that a run reads of its files.
+TEST(DataSet, TheFingerprintFollowsTargetsAndDocuments) {
+    ScratchFolder folder;
+    const auto of_masked = [&](const std::string& mask, const char* documents = "packed", const char* eod = "") {
+        folder.write("m.bin", little_endian({'a', 'b', 'c', 'd', 'e', 'f'}, 2));
+        folder.write("m.mask", mask);
+        auto data = of({folder.path("m.bin")});
+        data.documents = documents, data.eod = eod;
+        return open(data, 256, 2).train.fingerprint();
+    };
+    const std::string mask("\0\0\1\1\0\1", 6), other("\0\1\1\1\0\1", 6);
+    EXPECT_EQ(of_masked(mask), of_masked(mask));
+    EXPECT_NE(of_masked(mask), of_masked(other));
+    EXPECT_NE(of_masked(mask, "packed", "100"), of_masked(mask, "packed", "99"));  // packs other records
+    EXPECT_NE(of_masked(mask, "respected", "100"), of_masked(other, "respected", "100"));
+
+    // Where files begin is read under `respected` only.
+    const auto of_files = [&](std::vector<std::string> texts, const char* documents) {
+        std::vector<std::string> paths;
+        for (const std::string& text : texts)
+            paths.push_back(folder.write(concat(texts.size(), "-", paths.size(), ".txt"), text));
+        auto data = of(std::move(paths));
+        data.documents = documents, data.eod = "0";
+        return open(data, 256, 2).train.fingerprint();
+    };
+    for (const char* documents : {"packed", "respected"}) {
+        const bool packed = std::string(documents) == "packed";
+        EXPECT_EQ(of_files({"abc", "def"}, documents) == of_files({"abcd", "ef"}, documents), packed);
+        EXPECT_EQ(of_files({"abc", "def"}, documents) == of_files({"abcdef"}, documents), packed);
+    }
+}
+
+// Also a beginning between two of the blocks that the fingerprint reads at a time, and relative to the view.
+TEST(DataSet, TheFingerprintSeesEveryBeginningOfADocument) {
+    ScratchFolder folder;
+    const std::string text(80'000, 'a');
+    const auto divided = [&](int64_t at) {
+        auto data =
+            of({folder.write("1.txt", text.substr(0, to_size(at))), folder.write("2.txt", text.substr(to_size(at)))});
+        data.documents = "respected", data.eod = "0";
+        return open(data, 256, 2).train.fingerprint();
+    };
+    for (const int64_t at : {32'767, 32'768, 32'769, 65'536}) EXPECT_NE(divided(at), divided(40'000)) << at;
+}
+
 TEST(DataSet, ValidFiles) {
     ScratchFolder folder;
     auto data = of({folder.write("a.txt", "abc")});

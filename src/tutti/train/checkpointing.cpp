@@ -138,7 +138,9 @@ RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<c
     const std::string fingerprint = setup_.data_fingerprint(state.step);
     check<DataError>(manifest.data_fingerprint == fingerprint, reader.path(),
                      ": the training data is not what this run was trained on (fingerprint ", fingerprint, ", was ",
-                     manifest.data_fingerprint, "); use the same files, or another --out");
+                     manifest.data_fingerprint,
+                     "): its tokens, its loss mask or the beginnings of its documents are others; use the same files, "
+                     "or another --out");
     load_converted(reader, slices);
     return state;
 }

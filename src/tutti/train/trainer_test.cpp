@@ -543,7 +543,18 @@ TEST_F(TrainerTest, RefusesAnotherModelSeedOrData) {
     EXPECT_NE(message(options("run", {"model.ffn=64"})).find("model.ffn = 64"), std::string::npos);
     EXPECT_NE(message(options("run", {"train.seed=7"})).find("train.seed = 7"), std::string::npos);
     std::ofstream(path("text.txt"), std::ios::app) << "more";
-    EXPECT_NE(message(options("run")).find("the training data is not what this run was trained on"), std::string::npos);
+    const char* other_data = "the training data is not what this run was trained on";
+    EXPECT_NE(message(options("run")).find(other_data), std::string::npos);
+
+    // The same tokens with other targets.
+    const auto tokens = read_file(path("text.txt")).substr(0, 4000);
+    folder_.write("masked.bin", tokens);  // two bytes an id
+    folder_.write("masked.mask", std::string(2000, '\1'));
+    const auto masked = options("masked", {"data.train=" + path("masked.bin"), "model.vocab=32768"});
+    train(masked);
+    EXPECT_EQ(message(masked), "no error");
+    folder_.write("masked.mask", std::string(1999, '\1') + '\0');
+    EXPECT_NE(message(masked).find(other_data), std::string::npos);
 }
 
 TEST_F(TrainerTest, AFinishedRunIsLeftAsItIs) {
