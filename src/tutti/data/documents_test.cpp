@@ -121,6 +121,12 @@ TEST(Jsonl, RecordsWithPromptsAreNotCut) {
         EXPECT_EQ(r.first_key, std::string(documents) == "packed" ? Ids(8, 0) : (Ids{0, 0, 0, 0, 0, 5, 5, 5}));
         EXPECT_EQ(rows(sampler, 1).tokens, (Ids{'e', 'f', 'g', '1', '2', 'h', '1', '2'}));
     }
+    // What is behind the records is padding.
+    for (const auto& [seq_len, length] : {std::pair<int64_t, int64_t>{7, 7}, {8, 8}, {9, 8}, {10, 10}}) {
+        const auto windows = Sampler::in_order(open(of({path}), 256, seq_len).train, seq_len);
+        Ids tokens(to_size(seq_len)), targets = tokens, first_key = tokens;
+        EXPECT_EQ(windows.rows(0, {tokens, targets, first_key}), length);
+    }
     // Too long for a window of 5: cut, and said. abc12 becomes abc1 and 12; each target counts once.
     const auto cut = open(of({path}), 256, 3);
     ASSERT_EQ(cut.warnings.size(), 1u);

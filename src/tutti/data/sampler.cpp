@@ -161,7 +161,7 @@ std::vector<int64_t> Sampler::begins(Place place, std::span<const int32_t> token
     return begins;
 }
 
-void Sampler::rows(uint64_t i, const SampleRows& out) const {
+int64_t Sampler::rows(uint64_t i, const SampleRows& out) const {
     const Place at = place(i);
     const TokenView& view = set_.views[at.view];
     std::vector<int32_t> window(to_size(seq_len_ + 1));
@@ -174,11 +174,15 @@ void Sampler::rows(uint64_t i, const SampleRows& out) const {
         for (size_t t = 0; t < out.targets.size(); ++t)
             if (mask[t + 1] == 0) out.targets[t] = -1;
     }
-    if (!view.documents().respected) return;
-    for (const int64_t begin : begins(at, window)) {
-        out.targets[to_size(begin - 1)] = -1;
-        std::fill(out.first_key.begin() + begin, out.first_key.end(), static_cast<int32_t>(begin));
-    }
+    if (view.documents().respected)
+        for (const int64_t begin : begins(at, window)) {
+            out.targets[to_size(begin - 1)] = -1;
+            std::fill(out.first_key.begin() + begin, out.first_key.end(), static_cast<int32_t>(begin));
+        }
+    if (view.packing() == nullptr) return seq_len_;
+    int64_t length = 0;
+    for (const Packing::Piece& piece : view.packing()->window(at.window)) length += piece.count;
+    return std::min(length, seq_len_);
 }
 
 }  // namespace tutti::data

@@ -81,8 +81,9 @@ class Sampler {
     void sample(uint64_t i, std::span<int32_t> tokens) const;
 
     // The same as a model needs it. A target is not counted when the data masks it, and, where documents are respected,
-    // when it is the first token of a document: nothing before it predicts it. Otherwise first_key is 0.
-    void rows(uint64_t i, const SampleRows& out) const;
+    // when it is the first token of a document: nothing before it predicts it. Otherwise first_key is 0. Returns the
+    // number of inputs that are tokens of the data; those behind them are padding.
+    int64_t rows(uint64_t i, const SampleRows& out) const;
 
   private:
     void read(Place place, std::span<int32_t> tokens) const;

@@ -30,6 +30,7 @@ class TokenBatches final : public Batches {
             .tokens = part(tokens_, first, micro_batch_),
             .targets = part(targets_, first, micro_batch_),
             .first_key = sampler_.respects_documents() ? part(first_key_, first, micro_batch_) : std::span<int32_t>(),
+            .lengths = std::span(lengths_).subspan(to_size(first), to_size(micro_batch_)),
             .depths = depths_};
         nn::Batch batch = nn::make_batch(device_, rows, micro_batch_, first_sequence(index), share_.part);
         batch.grad_scale = terms_ > 0 ? 1.0f / static_cast<float>(terms_) : 0;
@@ -48,12 +49,13 @@ class TokenBatches final : public Batches {
         if (step == loaded_) return;
         const int64_t sequences = global_batch_ / share_.ranks;
         for (auto* row : {&tokens_, &targets_, &first_key_}) row->resize(to_size(sequences * sampler_.seq_len()));
+        lengths_.resize(to_size(sequences));
         for (int64_t i = 0; i < sequences; ++i) {
             const int64_t sequence = first_sequence(i / micro_batch_) + i % micro_batch_;
             const int64_t sample = (step - 1) * global_batch_ + shift_ + sequence;
             const std::span<int32_t> targets = part(targets_, i, 1);
-            sampler_.rows(static_cast<uint64_t>(std::min(sample, end_ - 1)),
-                          {part(tokens_, i, 1), targets, part(first_key_, i, 1)});
+            lengths_[to_size(i)] = sampler_.rows(static_cast<uint64_t>(std::min(sample, end_ - 1)),
+                                                 {part(tokens_, i, 1), targets, part(first_key_, i, 1)});
             if (sample >= end_) std::fill(targets.begin(), targets.end(), -1);
         }
         const auto counted = [](int32_t target) { return target >= 0; };
@@ -73,6 +75,7 @@ class TokenBatches final : public Batches {
     int64_t end_, depths_, shift_;
     int64_t loaded_ = 0, terms_ = 0;
     std::vector<int32_t> tokens_, targets_, first_key_;  // (sequences of the rank, T)
+    std::vector<int64_t> lengths_;                       // (sequences of the rank): tokens before the padding
 };
 
 class NoiseBatches final : public Batches {

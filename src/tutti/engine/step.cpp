@@ -87,11 +87,9 @@ bool may_update(Engine& s, StepResult& r) {
 }
 
 void update(Engine& s, StepTrace& trace, const StepResult& r) {
-    const spec::MixtureSpec& moe = s.run.model.moe;
-    const double choices = static_cast<double>(s.run.train.global_batch * s.run.train.seq_len * moe.top_k);
-    const double mean_load = moe.experts > 0 ? choices / static_cast<double>(moe.experts) : 0;
     trace.compute("optimizer", [&] {
-        s.optimizer.step(r.lr, optim::clip_factor(r.grad_norm, s.run.optimizer.clip) / r.loss_scale, mean_load);
+        s.optimizer.step(r.lr, optim::clip_factor(r.grad_norm, s.run.optimizer.clip) / r.loss_scale,
+                         r.routing.mean_load);
     });
     if (s.scales) s.scales->learn(s.ctx);
     trace.write_gpu_spans();

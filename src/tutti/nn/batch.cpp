@@ -50,7 +50,7 @@ std::vector<TokenRun> runs_of(const SequencePart& part, int64_t T) {
 
 int64_t tokens_of_microbatch(const Batch& batch) {
     const auto size = [](const comm::Communicator* ranks) { return ranks ? ranks->size() : 1; };
-    return batch.tokens.numel() * size(batch.context.ulysses) * size(batch.context.ring);
+    return batch.tokens.numel() * size(batch.context.ulysses) * size(batch.context.ring) - batch.padded;
 }
 
 Batch make_batch(Device& device, const BatchRows& rows, int64_t sequences, int64_t first_sequence,
@@ -58,9 +58,10 @@ Batch make_batch(Device& device, const BatchRows& rows, int64_t sequences, int64
     const auto size = static_cast<int64_t>(rows.tokens.size());
     const int64_t T = size / std::max<int64_t>(sequences, 1);
     check(sequences > 0 && T > 0 && T * sequences == size && rows.targets.size() == rows.tokens.size() &&
-              (rows.first_key.empty() || rows.first_key.size() == rows.tokens.size()),
-          "make_batch: ", size, " tokens, ", rows.targets.size(), " targets and ", rows.first_key.size(),
-          " first keys are not ", sequences, " sequences");
+              (rows.first_key.empty() || rows.first_key.size() == rows.tokens.size()) &&
+              (rows.lengths.empty() || static_cast<int64_t>(rows.lengths.size()) == sequences),
+          "make_batch: ", size, " tokens, ", rows.targets.size(), " targets, ", rows.first_key.size(),
+          " first keys and ", rows.lengths.size(), " lengths are not ", sequences, " sequences");
     const auto chosen_of = [&](const SequencePart& of, const auto& value) {
         std::vector<std::invoke_result_t<decltype(value), int64_t>> values;
         for (const int64_t i : tokens_of(of, sequences, T)) values.push_back(value(i));
@@ -74,6 +75,15 @@ Batch make_batch(Device& device, const BatchRows& rows, int64_t sequences, int64
     batch.targets = chosen(of(rows.targets));
     batch.positions = chosen([&](int64_t i) { return static_cast<int32_t>(i % T) - first_key(i); });
     batch.row_index = chosen([&](int64_t i) { return first_sequence * T + i; });
+    int64_t row = 0;
+    for (const int64_t length : rows.lengths) {
+        batch.padded += T - length;
+        for (const TokenRun& run : runs_of(part, T)) {
+            const int64_t before = std::clamp<int64_t>(length - run.begin, 0, run.tokens);
+            if (before < run.tokens) batch.padding.push_back({row + before, run.tokens - before});
+            row += run.tokens;
+        }
+    }
     for (int64_t k = 1; k <= rows.depths; ++k) {
         const auto tokens = [&](int64_t i) {
             const int64_t at = i % T + k;

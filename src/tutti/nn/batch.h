@@ -56,6 +56,11 @@ struct TokensAhead {
     Tensor tokens, targets;
 };
 
+// Tokens [begin, begin + tokens) of a sequence, or rows of a batch.
+struct TokenRun {
+    int64_t begin = 0, tokens = 0;
+};
+
 struct Batch {
     Tensor tokens;   // (B, T) i32
     Tensor targets;  // (B, T) i32; negative: not counted. Undefined: the head returns logits of the last position
@@ -64,6 +69,9 @@ struct Batch {
     // i32: position in the sequence at which the token's document begins. Undefined: a sequence is one document.
     // (B, T); with context.ulysses (B, T P), for all tokens whose attention this rank computes.
     Tensor first_key;
+    // Rows of `tokens` (B T) that are padding at the end of a window; on all ranks that divide the sequences, so many.
+    std::vector<TokenRun> padding;
+    int64_t padded = 0;
     Tensor row_index;                  // (B, T) i64: global index of the token in the step's batch; keys dropout
     Tensor features, feature_targets;  // (N, D): the mlp family instead of tokens
     // 1 / valid tokens of the global batch, since the loss is a mean over all of them, times loss_scale.
@@ -79,13 +87,14 @@ struct Batch {
     std::function<void(int64_t k, const Tensor& losses)> later_losses;
 };
 
-// Tokens of the microbatch, counted over all ranks that divide its sequences.
+// Tokens of the microbatch without its padding, counted over all ranks that divide its sequences.
 int64_t tokens_of_microbatch(const Batch& batch);
 
 // A batch on the host, (sequences, T) each, sequence after sequence.
 struct BatchRows {
     std::span<const int32_t> tokens, targets;
     std::span<const int32_t> first_key;  // empty: each sequence is one document
+    std::span<const int64_t> lengths;    // (sequences): tokens before the padding; empty: T
     int64_t depths = 0;                  // of multi-token prediction: Batch::ahead
 };
 
@@ -105,10 +114,6 @@ struct SequencePart {
     int rank = 0, ranks = 1, ulysses = 1;
 };
 
-// Tokens [begin, begin + tokens) of a sequence.
-struct TokenRun {
-    int64_t begin = 0, tokens = 0;
-};
 // The tokens of a part, for sequences of T tokens: one run, or two that are not adjacent, in the order of the rank's
 // memory. Error when T does not divide evenly.
 std::vector<TokenRun> runs_of(const SequencePart& part, int64_t T);

@@ -20,6 +20,27 @@ TEST(Batches, AWindowGivesTokensAndWhatFollowsThem) {
     EXPECT_EQ(batch.row_index.to_host<int64_t>(), (std::vector<int64_t>{8, 9, 10, 11}));
 }
 
+// Two windows of 8 with 3 and 7 tokens. Of two ranks in a ring the first has the places 0, 1, 6, 7 of each window.
+TEST(Batches, SayWhichRowsArePadding) {
+    const auto device = make_cpu_device(1);
+    const std::vector<int32_t> ids(16, 1);
+    const std::vector<int64_t> lengths = {3, 7};
+    const auto padding = [&](const SequencePart& part) {
+        const Batch batch =
+            make_batch(*device, BatchRows{.tokens = ids, .targets = ids, .lengths = lengths}, 2, 0, part);
+        EXPECT_EQ(batch.padded, 6);
+        std::vector<std::pair<int64_t, int64_t>> rows;
+        for (const TokenRun& run : batch.padding) rows.emplace_back(run.begin, run.tokens);
+        return rows;
+    };
+    using Rows = std::vector<std::pair<int64_t, int64_t>>;
+    EXPECT_EQ(padding({}), (Rows{{3, 5}, {15, 1}}));
+    EXPECT_EQ(padding({.rank = 0, .ranks = 2}), (Rows{{2, 2}, {7, 1}}));
+    EXPECT_EQ(padding({.rank = 1, .ranks = 2}), (Rows{{1, 3}}));
+    EXPECT_EQ(padding({.rank = 0, .ranks = 2, .ulysses = 2}), (Rows{{3, 1}}));
+    EXPECT_EQ(padding({.rank = 1, .ranks = 2, .ulysses = 2}), (Rows{{0, 4}, {7, 1}}));
+}
+
 TEST(Batches, RefuseWhatIsNoNumberOfSequences) {
     const auto device = make_cpu_device(1);
     const std::vector<int32_t> six(6), four(4), none;

@@ -101,6 +101,7 @@ void count_load(Tape& tape, Parameter& bias, const Tensor& load) {
 // A router's pass in progress.
 struct Routes {
     ops::Routed routed;
+    Tensor unmasked;  // (N, k) i32: the experts of all rows, where routed.experts has -1 for padding; or undefined
     std::unique_ptr<RouterNumbers> numbers;
     Dispatch dispatch;
     Tensor sent;  // the row of each place to be sent (sort_for_dispatch)
@@ -108,9 +109,40 @@ struct Routes {
 
 // Rows of this rank among those that all ranks of a tensor-parallel group have, or all rows.
 struct OwnRows {
-    int64_t first = 0, count = 0;  // first: in batch.tokens
-    int64_t most = 0;              // of the rank with the most
+    int64_t first = 0, count = 0;        // first: in batch.tokens
+    int64_t most = 0;                    // of the rank with the most
+    std::vector<TokenRun> padding = {};  // among them
 };
+
+OwnRows own_rows(const Batch& batch, int64_t first, int64_t count, int64_t most) {
+    OwnRows own{first, count, most};
+    for (const TokenRun& run : batch.padding) {
+        const int64_t begin = std::max(run.begin - first, int64_t{0});
+        const int64_t end = std::min(run.begin + run.tokens - first, count);
+        if (begin < end) own.padding.push_back({begin, end - begin});
+    }
+    return own;
+}
+
+void clear_padding(ops::Context& ctx, const Tensor& x, const std::vector<TokenRun>& padding) {
+    if (!x.defined()) return;
+    for (const TokenRun& run : padding) ops::fill(ctx, x.narrow(0, run.begin, run.tokens), 0);
+}
+
+// Padding goes to no expert and is in no sum over rows, so that it takes no capacity and has no part in loads and
+// losses.
+void leave_out_padding(ops::Context& ctx, Routes& r, const std::vector<TokenRun>& padding) {
+    if (padding.empty()) return;
+    r.unmasked = r.routed.experts;
+    r.routed.experts = ops::empty(ctx, r.unmasked.shape(), DType::i32);
+    ctx.device.copy(r.routed.experts.view().data, r.unmasked.view().data, r.unmasked.bytes());
+    for (const TokenRun& run : padding) {
+        const Tensor rows = r.routed.experts.narrow(0, run.begin, run.tokens);
+        const std::vector<int32_t> none(to_size(rows.numel()), -1);
+        ctx.device.copy_in(rows.view().data, none.data(), rows.bytes());
+    }
+    for (const Tensor* x : {&r.routed.shares, &r.routed.entropy, &r.routed.log_sum}) clear_padding(ctx, *x, padding);
+}
 
 // Queues the choice of experts, the sums of the balancing losses, the capacity and the order in which rows are sent,
 // and a copy of the numbers of all this to the host.
@@ -128,6 +160,7 @@ Routes begin_route(Tape& tape, const Tensor& logits, const MixtureLayer& l, cons
     Routes r;
     r.routed = ops::route(ctx, logits, l.expert_bias ? l.expert_bias->value : Tensor(), s.top_k, how_to_route(s),
                           segments > 0);
+    leave_out_padding(ctx, r, rows.padding);
     using Numbers = RouterNumbers;
     std::array<Shape, Numbers::kParts> shapes = {Shape{E}};
     if (drops) shapes[Numbers::accepted] = {E};
@@ -160,9 +193,11 @@ Var end_route(Tape& tape, const Var& logits, const MixtureLayer& l, const Batch&
     const auto total = [](const RouterNumbers::Counts& of) {
         return std::accumulate(of.begin(), of.end(), int64_t{0});
     };
-    const auto load = ctx.values->loads(numbers.counts(RouterNumbers::load), rows.count, k);
-    check(total(load) == rows.count * k, "layer ", l.layer, ": a router chose experts outside of the ", s.experts,
-          " that it has, ", rows.count * k - total(load), " times");
+    int64_t routed_rows = rows.count;
+    for (const TokenRun& run : rows.padding) routed_rows -= run.tokens;
+    const auto load = ctx.values->loads(numbers.counts(RouterNumbers::load), routed_rows, k);
+    check(total(load) == routed_rows * k, "layer ", l.layer, ": a router chose experts outside of the ", s.experts,
+          " that it has, ", routed_rows * k - total(load), " times");
     auto accepted = load;
     if (numbers.has(RouterNumbers::accepted)) {
         const int64_t ranks = batch.routing.microbatch ? batch.routing.microbatch->size() : 1;
@@ -187,11 +222,15 @@ Var end_route(Tape& tape, const Var& logits, const MixtureLayer& l, const Batch&
     make_dispatch(ctx, ep, accepted, arriving, numbers.counts(Numbers::arriving), multiple, r.dispatch);
     ops::Routed routed = std::move(r.routed);
     routed.shares = routed.entropy = {};
+    if (r.unmasked.defined()) routed.experts = std::move(r.unmasked);
     return tape.record("route", {logits}, routed.weights,
-                       [&ctx, x = logits.value, routed, how = how_to_route(s), balancing](const Tensor& dy, Tensors&) {
+                       [&ctx, x = logits.value, routed, how = how_to_route(s), balancing, padding = rows.padding](
+                           const Tensor& dy, Tensors&) {
                            const Tensor dshares = balancing.dshares ? balancing.dshares() : Tensor();
-                           return Tensors{ops::route_backward(ctx, x, routed, how, dy, dshares, balancing.segments,
-                                                              balancing.z_scale)};
+                           const Tensor dx = ops::route_backward(ctx, x, routed, how, dy, dshares, balancing.segments,
+                                                                 balancing.z_scale);
+                           clear_padding(ctx, dx, padding);
+                           return Tensors{dx};
                        });
 }
 
@@ -369,7 +408,7 @@ Var mixture(Tape& tape, const Var& x, const MixtureLayer& l, const Batch& batch)
     Var rows = reshape(tape, shares ? copy_to_region(tape, x, *tp.ranks) : x, {N, C});
     if (shares) rows = take_rows(tape, rows, first, count);
     const Var logits = logits_of(tape, rows, l.router);
-    const OwnRows own{tp.sequence && tp.ranks ? N * p : first, count, shares ? ceil_div(N, P) : N};
+    const OwnRows own = own_rows(batch, tp.sequence && tp.ranks ? N * p : first, count, shares ? ceil_div(N, P) : N);
     Routes routes = begin_route(tape, logits.value, l, batch, own);
     // These run while the host waits for the numbers.
     if (l.into_latent) rows = linear(tape, rows, {*l.into_latent, nullptr});

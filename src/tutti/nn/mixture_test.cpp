@@ -57,6 +57,9 @@ struct Kind : spec::MixtureSpec {
         : spec::MixtureSpec(s), gated(has_gate), name(std::move(its_name)) {}
     bool gated;
     std::string name;
+    std::vector<int64_t> lengths = {kT, kT};  // of the sequences, tokens before the padding
+    bool is_padding(size_t n) const { return static_cast<int64_t>(n) % kT >= lengths[n / kT]; }
+    double tokens() const { return static_cast<double>(lengths[0] + lengths[1]); }
 };
 
 // Experts with biases are those of gpt-oss, whose unit is cut at this limit.
@@ -75,7 +78,8 @@ double active(const Kind& s, double gate, double up) {
 struct Twin {
     std::vector<double> y;
     std::vector<std::vector<size_t>> chosen;  // by row
-    double loss = 0;                          // <c, y> and balancing losses
+    double loss = 0, balancing = 0;           // <c, y> and balancing losses, and these alone
+    double entropy = 0;                       // mean over tokens
 };
 
 std::vector<double> product(const std::vector<double>& w, const std::vector<double>& x) {
@@ -91,6 +95,12 @@ Twin twin(const Kind& s, const Values& v, const std::vector<std::vector<size_t>>
     std::vector<std::vector<double>> shares;
     double z = 0;
     for (size_t n = 0; n < kN; ++n) {
+        if (s.is_padding(n)) {
+            t.y.resize(t.y.size() + kC);
+            t.chosen.emplace_back();
+            shares.emplace_back(kE);
+            continue;
+        }
         const double* x = v.at("x").data() + n * kC;
         std::vector<double> logits(kE), p(kE), by(kE);
         for (size_t e = 0; e < kE; ++e) {
@@ -133,14 +143,17 @@ Twin twin(const Kind& s, const Values& v, const std::vector<std::vector<size_t>>
         for (size_t c = 0; c < kC; ++c) t.loss += v.at("c")[n * kC + c] * y[c];
         t.y.insert(t.y.end(), y.begin(), y.end());
         const double all = std::accumulate(p.begin(), p.end(), 0.0);
-        for (double& share : p) share /= all;
+        for (double& share : p) {
+            share /= all;
+            t.entropy -= share * std::log(share) / s.tokens();
+        }
         shares.push_back(p);
     }
-    t.loss += s.z_coef * z / kN;
-    if (s.aux_loss == "none") return t;
+    t.balancing = s.z_coef * z / s.tokens();
     const size_t segments = s.aux_loss == "sequence" ? kB : 1, rows = kN / segments;
-    for (size_t segment = 0; segment < segments; ++segment)
+    for (size_t segment = 0; segment < segments && s.aux_loss != "none"; ++segment)
         for (size_t e = 0; e < kE; ++e) {
+            const double tokens = segments == 1 ? s.tokens() : static_cast<double>(s.lengths[segment]);
             double load = 0, share = 0;
             for (size_t n = segment * rows; n < (segment + 1) * rows; ++n) {
                 load += static_cast<double>(std::count(t.chosen[n].begin(), t.chosen[n].end(), e));
@@ -148,9 +161,9 @@ Twin twin(const Kind& s, const Values& v, const std::vector<std::vector<size_t>>
             }
             // E coef / (k T^2) sum over experts of load * sum of shares; transformers has no k.
             const double of_k = s.aux_loss == "all_layers" ? 1 : static_cast<double>(k);
-            t.loss += s.aux_coef * kE / of_k * load / static_cast<double>(rows) * share / static_cast<double>(rows) /
-                      static_cast<double>(segments);
+            t.balancing += s.aux_coef * kE / of_k * load / tokens * share / tokens / static_cast<double>(segments);
         }
+    t.loss += t.balancing;
     return t;
 }
 
@@ -206,7 +219,10 @@ Tensor tensor(Device& device, const Shape& shape, const std::vector<double>& val
                                     Purpose::activations);
 }
 
-nn::Batch batch_of(Device& device) { return make_batch(device, std::vector<int32_t>(kB * (kT + 1), 1), kB, 0); }
+nn::Batch batch_of(Device& device, std::span<const int64_t> lengths = {}) {
+    const std::vector<int32_t> ones(kN, 1);
+    return make_batch(device, BatchRows{.tokens = ones, .targets = ones, .lengths = lengths}, kB, 0);
+}
 
 class Mixture : public ::testing::TestWithParam<Kind> {};
 
@@ -219,7 +235,7 @@ TEST_P(Mixture, IsItsTwinInDouble) {
         ops::Context ctx{*device, reference ? kernels::reference_table() : kernels::cpu_table(kernels::best_isa())};
         Layer layer(ctx, v, s);
         RoutingRecord record(ctx, {0}, s, kB * kT);
-        Batch batch = batch_of(*device);
+        Batch batch = batch_of(*device, s.lengths);
         batch.routing.record = &record;
         autograd::Tape tape(ctx, true);
         const Var x = tape.input(tensor(*device, {kB, kT, kC}, v.at("x")));
@@ -242,6 +258,12 @@ TEST_P(Mixture, IsItsTwinInDouble) {
             }
             EXPECT_LT(worst, 2e-5 * largest) << name;
         };
+        comm::run_ranks(1, {}, [&](comm::World& world) {
+            const RoutingSummary summary = record.take(*world.everyone("summary"));
+            EXPECT_NEAR(summary.aux_loss, expected.balancing, 1e-5 * std::abs(expected.balancing));
+            EXPECT_NEAR(summary.entropy, expected.entropy, 1e-5 * expected.entropy);
+            EXPECT_EQ(summary.mean_load, s.tokens() * static_cast<double>(s.top_k) / kE);
+        });
         check_gradient("x", tape.take_gradient(x).to_host<float>());
         for (const auto& [name, p] : layer.parameters)
             if (name != "bias") check_gradient(name.c_str(), p.gradient.to_host<float>());
@@ -259,6 +281,11 @@ Kind kind(const char* name, const std::function<void(spec::MixtureSpec&)>& chang
     spec::MixtureSpec s{.experts = kE, .top_k = 2, .ffn = kF};
     change(s);
     return {s, gated, name};
+}
+Kind padded(const char* name, const std::function<void(spec::MixtureSpec&)>& change) {
+    Kind s = kind(name, change);
+    s.lengths = {3, 4};
+    return s;
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -278,7 +305,13 @@ INSTANTIATE_TEST_SUITE_P(
         kind("latent", [](auto& s) { s.latent = kLatent, s.scale = 1.5; }),
         kind(
             "latent_sigmoid_without_gate",
-            [](auto& s) { s.latent = kLatent, s.score = "sigmoid", s.expert_bias = true, s.top_k = 3; }, false)),
+            [](auto& s) { s.latent = kLatent, s.score = "sigmoid", s.expert_bias = true, s.top_k = 3; }, false),
+        padded("padded", [](auto& s) { s.bias = s.router_bias = true, s.z_coef = 0.1; }),
+        padded("padded_sigmoid_bias",
+               [](auto& s) { s.score = "sigmoid", s.expert_bias = true, s.z_coef = 0.1, s.epsilon = 0.25; }),
+        padded("padded_microbatches", [](auto& s) { s.aux_loss = "microbatch", s.aux_coef = 0.7, s.z_coef = 0.2; }),
+        padded("padded_sequences", [](auto& s) { s.aux_loss = "sequence", s.aux_coef = 0.7, s.latent = kLatent; }),
+        padded("padded_all_layers", [](auto& s) { s.aux_loss = "all_layers", s.aux_coef = 0.7, s.normalise = false; })),
     [](const auto& tested) { return tested.param.name; });
 
 // A config may ask for what the router's kernels take, and for no more: else a legal value ends inside an operation.
@@ -392,6 +425,16 @@ TEST(Capacity, DropsTheLeastProbableOrTheLast) {
         expected[lost] = -1;
         EXPECT_EQ(drop_beyond_capacity(ctx, s, batch, routed, 0, 4).to_host<int32_t>(), expected) << drop;
     }
+    // Two tokens and two rows of padding: one place for each expert.
+    const std::vector<int32_t> four(4, 1);
+    const std::vector<int64_t> two = {2};
+    const Batch padded = make_batch(*device, BatchRows{.tokens = four, .targets = four, .lengths = two}, 1, 0);
+    const ops::Routed tokens{
+        .experts = Tensor::from_host<int32_t>(*device, {4, 2}, std::vector<int32_t>{1, 0, 1, 2, -1, -1, -1, -1},
+                                              Purpose::activations),
+        .weights = weights};
+    EXPECT_EQ(drop_beyond_capacity(ctx, s, padded, tokens, 0, 4).to_host<int32_t>(),
+              (std::vector<int32_t>{1, 0, -1, 2, -1, -1, -1, -1}));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "tutti/nn/routing.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -36,6 +37,13 @@ void RoutingRecord::add(int64_t layer, const std::vector<int64_t>& load, int64_t
     entropy_.add(entropy);
 }
 
+void RoutingRecord::add_z_loss(const Tensor& log_sum, double weight) {
+    if (weight == 1) return z_.add_squares(log_sum);
+    const Tensor scaled = ops::cast(ctx_, log_sum, DType::f32);
+    ops::scale(ctx_, scaled, static_cast<float>(std::sqrt(weight)));
+    z_.add_squares(scaled);
+}
+
 Tensor RoutingRecord::means_message(int64_t microbatch) {
     const std::shared_ptr<LayerMeans> of = means(microbatch);
     std::vector<double> values = {static_cast<double>(of->layers)};
@@ -68,9 +76,10 @@ RoutingSummary RoutingRecord::take(comm::Communicator& world) {
     ExactSum entropy = entropy_.take(), z = z_.take();
     for (ExactSum* sum : {&entropy, &z, &loss_}) world.sum(*sum);
 
-    RoutingSummary s{.experts = experts_, .layers = layers_, .aux_loss = loss_.value() + z_scale_ * z.value()};
     const auto choices = static_cast<double>(std::accumulate(counts.begin(), counts.end() - 1, int64_t{0}));
     const double mean = choices / static_cast<double>(counts.size() - 1);
+    RoutingSummary s{
+        .experts = experts_, .layers = layers_, .mean_load = mean, .aux_loss = loss_.value() + z_scale_ * z.value()};
     s.dropped_share = choices > 0 ? static_cast<double>(counts.back()) / choices : 0;
     for (size_t i = 0; i + 1 < counts.size(); ++i)
         s.load.push_back(mean > 0 ? static_cast<double>(counts[i]) / mean : 0);
@@ -171,7 +180,8 @@ Balancing balance_loads(const autograd::Tape& tape, const spec::MixtureSpec& spe
     const bool counts = !tape.recomputing() && (routing.microbatch == nullptr || routing.microbatch->rank() == 0);
     if (spec.z_coef > 0) {
         b.z_scale = static_cast<float>(spec.z_coef * batch.share / tokens) * batch.loss_scale;
-        if (record && !tape.recomputing()) record->add_z_loss(routed.log_sum);
+        if (record && !tape.recomputing())
+            record->add_z_loss(routed.log_sum, 1 + static_cast<double>(batch.padded) / tokens);
     }
     if (spec.aux_loss == "none") return b;
 

@@ -20,6 +20,7 @@ namespace tutti::nn {
 struct RoutingSummary {
     int64_t experts = 0;          // E
     std::vector<int64_t> layers;  // indices of the layers with experts
+    double mean_load = 0;         // choices of an expert, mean over experts and layers
     std::vector<double> load;     // (layers, E): choices of an expert as a multiple of the mean
     double entropy = 0;           // of a token's router probabilities, in nats: mean over tokens and layers
     double dropped_share = 0;     // dropped choices as a share of all
@@ -29,8 +30,8 @@ struct RoutingSummary {
 // The statistics of one rank. The first forward of every router adds to them; recomputation does not.
 class RoutingRecord {
   public:
-    // `layers`: global indices of the layers with experts. `tokens`: of a step, on all ranks; the z-loss is a mean over
-    // them, which a rank without experts, whose loads are none, has to know too.
+    // `layers`: global indices of the layers with experts. `tokens`: of a step, on all ranks, padding included; the
+    // z-loss is a mean over them, which a rank without experts, whose loads are none, has to know too.
     RoutingRecord(ops::Context& ctx, std::vector<int64_t> layers, const spec::MixtureSpec& spec, int64_t tokens);
 
     // Resets the statistics at the beginning of a step.
@@ -40,8 +41,9 @@ class RoutingRecord {
     void add(int64_t layer, const std::vector<int64_t>& load, int64_t dropped, const Tensor& entropy);
     // Adds a balancing loss that all ranks of a microbatch have computed: only the first of them may call this.
     void add_loss(double loss) { loss_.add(loss); }
-    // Adds the z-loss of the rows of this rank, of which log_sum (N) is the ln sum exp of the logits.
-    void add_z_loss(const Tensor& log_sum) { z_.add_squares(log_sum); }
+    // Adds the z-loss of the rows of this rank, of which log_sum (N) is the ln sum exp of the logits, 0 for padding.
+    // `weight`: tokens of the microbatch with its padding as a multiple of those without.
+    void add_z_loss(const Tensor& log_sum, double weight);
 
     // (E): choices of each expert of a layer in the step so far, over all ranks of RoutingContext::step.
     std::vector<double>& step_load(int64_t layer) { return step_load_[layer]; }

@@ -29,6 +29,20 @@ class Mixtures : public ::testing::Test {
         std::string text;
         for (int i = 0; i < 500; ++i) text += concat("line ", i * i, " of a text\n");
         folder_.write("text.txt", text);
+        write_records("records.jsonl", [](int i) { return 5 + i * 7 % 11; });
+    }
+    // Records of prompt and completion, which are packed; record i has length(i) tokens, the first as no other, so that
+    // no two tokens have the same scores.
+    template <class Length>
+    void write_records(const char* name, const Length& length) {
+        std::string lines;
+        for (int i = 0; i < 40; ++i) {
+            std::string completion;
+            for (int j = 1; j < length(i); ++j) completion += static_cast<char>('a' + (i * i + 5 * j) % 26);
+            lines +=
+                concat("{\"prompt\": \"", static_cast<char>('0' + i), "\", \"completion\": \"", completion, "\"}\n");
+        }
+        folder_.write(name, lines);
     }
 
     // Eight experts of two layers, choices far apart.
@@ -133,6 +147,65 @@ TEST_F(Mixtures, BalancingOverAllLayersOfAPipeline) {
 TEST_F(Mixtures, WithACapacity) {
     for (const char* drop : {"probability", "position"})
         expect_same({"model.moe.capacity_factor=0.7", concat("model.moe.drop=", drop), "train.micro_batch=2"}, kSome);
+}
+
+// Windows of records end in padding.
+TEST_F(Mixtures, WithPaddingUnderEveryAxis) {
+    const std::string records = "data.train=" + folder_.path("records.jsonl");
+    expect_same({records, "model.moe.z_coef=0.1", "train.micro_batch=2", "train.global_batch=16"}, kAxes);
+    for (const char* loss : {"sequence", "all_layers"})
+        expect_same({records, concat("model.moe.aux_loss=", loss), "model.moe.aux_coef=0.5", "data.documents=respected",
+                     "model.moe.capacity_factor=0.7", "train.micro_batch=2"},
+                    kSome);
+    expect_same(
+        {records, "model.moe.score=sigmoid", "model.moe.expert_bias=true", "model.moe.aux_loss=none",
+         "model.moe.aux_coef=0", "optimizer.expert_bias_rate=0.01", "model.mtp_depth=1", "model.mtp_weight=0.3"},
+        kSome);
+    // One record of 9 tokens in a window of 17: the last of four ranks has padding alone.
+    write_records("nine.jsonl", [](int) { return 9; });
+    expect_same({"data.train=" + folder_.path("nine.jsonl"), "model.kv_heads=4", "model.moe.capacity_factor=0.7"},
+                {{4, {"parallel.tp=4"}},
+                 {4, {"parallel.tp=4", "parallel.ep=4", "parallel.sequence_parallel=false", "recompute.policy=full"}},
+                 {4, {"parallel.cp=4", "parallel.cp_ulysses=4"}},
+                 {4, {"parallel.cp=4", "parallel.cp_ulysses=4", "parallel.ep=4", "parallel.zero=3"}}});
+}
+
+// Padding is as if it were not there: windows of one record each make the same run with 8 more places behind the
+// record.
+TEST_F(Mixtures, PaddingChangesNothing) {
+    write_records("equal.jsonl", [](int) { return 12; });
+    const std::vector<std::vector<std::string>> kinds = {
+        {"model.moe.aux_loss=microbatch", "model.moe.aux_coef=0.5", "model.moe.capacity_factor=0.7"},
+        {"model.moe.aux_loss=sequence", "model.moe.aux_coef=0.5", "model.moe.drop=position",
+         "model.moe.capacity_factor=0.9"},
+        {"model.moe.aux_loss=all_layers", "model.moe.aux_coef=0.5"},
+        {"model.moe.aux_loss=global", "model.moe.aux_coef=0.5"},
+        {"model.moe.aux_loss=none", "model.moe.aux_coef=0.0", "model.moe.score=sigmoid", "model.moe.expert_bias=true",
+         "optimizer.expert_bias_rate=0.05"}};
+    for (size_t i = 0; i < kinds.size(); ++i) {
+        const auto lines_of = [&](int64_t seq_len) {
+            std::vector<std::string> set = {"data.train=" + folder_.path("equal.jsonl"), "model.moe.z_coef=0.1",
+                                            "train.micro_batch=2", concat("train.seq_len=", seq_len), "log.every=1"};
+            set.insert(set.end(), kinds[i].begin(), kinds[i].end());
+            const TrainOptions o = options(concat(i, "-", seq_len).c_str(), set);
+            train(o);
+            std::vector<Json> lines;
+            std::ifstream in(o.out + "/metrics.jsonl");
+            for (std::string line; std::getline(in, line);) lines.push_back(Json::parse(line));
+            return lines;
+        };
+        const std::vector<Json> bare = lines_of(12), padded = lines_of(20);
+        ASSERT_EQ(bare.size(), padded.size());
+        for (size_t step = 0; step < bare.size(); ++step) {
+            for (const char* key : {"tokens", "expert_load", "dropped_share"})
+                EXPECT_EQ(padded[step].at(key), bare[step].at(key)) << kinds[i].front() << " " << key << " " << step;
+            for (const char* key : {"loss", "aux_loss", "router_entropy", "grad_norm"}) {
+                const double wanted = bare[step].at(key).get<double>();
+                EXPECT_NEAR(padded[step].at(key).get<double>(), wanted, 1e-5 * wanted)
+                    << kinds[i].front() << " " << key << " " << step;
+            }
+        }
+    }
 }
 
 // The loads of a step so far depend on how many microbatches pass at once.
