@@ -81,15 +81,19 @@ class FileBatches final : public engine::Batches {
         batch.grad_scale = 1.0f / static_cast<float>(valid_tokens(step));
         return batch;
     }
-    int64_t valid_tokens(int64_t step) override {
-        const auto all = of_step(step);
-        const auto window = static_cast<size_t>(spec_.seq_len + 1);
-        int64_t valid = 0;
-        for (size_t i = 0; i < all.size(); ++i) valid += i % window != 0 && all[i] >= 0;
-        return valid;
+    int64_t valid_tokens(int64_t step) override { return valid_in(of_step(step)); }
+    int64_t valid_tokens_of(int64_t step, int64_t index) override {
+        const auto size = static_cast<size_t>(spec_.micro_batch * (spec_.seq_len + 1));
+        return valid_in(of_step(step).subspan(static_cast<size_t>(index) * size, size));
     }
 
   private:
+    int64_t valid_in(std::span<const int32_t> windows) const {
+        const auto window = static_cast<size_t>(spec_.seq_len + 1);
+        int64_t valid = 0;
+        for (size_t i = 0; i < windows.size(); ++i) valid += i % window != 0 && windows[i] >= 0;
+        return valid;
+    }
     std::span<const int32_t> of_step(int64_t step) const {
         const auto size = static_cast<size_t>(spec_.global_batch * (spec_.seq_len + 1));
         check<DataError>(static_cast<size_t>(step) * size <= tokens_.size(), "the tokens end before step ", step);

@@ -40,6 +40,10 @@ class TokenBatches final : public Batches {
         load(step);
         return terms_;
     }
+    int64_t valid_tokens_of(int64_t step, int64_t index) override {
+        load(step);
+        return share_.sum(targets_in(part(targets_, index * micro_batch_, micro_batch_)));
+    }
 
   private:
     int64_t first_sequence(int64_t index) const { return (index * share_.ranks + share_.rank) * micro_batch_; }
@@ -58,9 +62,11 @@ class TokenBatches final : public Batches {
                                                  {part(tokens_, i, 1), targets, part(first_key_, i, 1)});
             if (sample >= end_) std::fill(targets.begin(), targets.end(), -1);
         }
-        const auto counted = [](int32_t target) { return target >= 0; };
-        terms_ = share_.sum(std::count_if(targets_.begin(), targets_.end(), counted));
+        terms_ = share_.sum(targets_in(targets_));
         loaded_ = step;
+    }
+    static int64_t targets_in(std::span<const int32_t> targets) {
+        return std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
     }
     // Sequences [first, first + count) of the rank's part.
     std::span<int32_t> part(std::vector<int32_t>& rows, int64_t first, int64_t count) const {
@@ -99,6 +105,7 @@ class NoiseBatches final : public Batches {
         return batch;
     }
     int64_t valid_tokens(int64_t) override { return step_rows_; }
+    int64_t valid_tokens_of(int64_t, int64_t) override { return rows_ * share_.ranks; }
 
   private:
     Tensor noise(const char* purpose, int64_t first_row) {
@@ -121,12 +128,16 @@ class FullBatches : public Batches {
         : device_(device),
           share_(std::move(share)),
           sequences_(run.train.micro_batch),
-          targets_of_rank_(run.train.global_batch / share_.ranks * run.train.seq_len) {}
+          targets_of_rank_(run.train.global_batch / share_.ranks * run.train.seq_len),
+          targets_of_microbatch_(run.train.micro_batch * run.train.seq_len) {}
 
     int64_t valid_tokens(int64_t step) override {
         if (step != counted_) terms_ = std::max<int64_t>(share_.sum(targets_of_rank_), 1);
         counted_ = step;
         return terms_;
+    }
+    int64_t valid_tokens_of(int64_t, int64_t) override {
+        return std::max<int64_t>(share_.sum(targets_of_microbatch_), 1);
     }
 
   protected:
@@ -135,7 +146,7 @@ class FullBatches : public Batches {
     int64_t sequences_;
 
   private:
-    int64_t targets_of_rank_;
+    int64_t targets_of_rank_, targets_of_microbatch_;
     int64_t counted_ = 0, terms_ = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "tutti/base/to_size.h"
 #include "tutti/engine/algorithms.h"
 #include "tutti/spec/learning_rate.h"
 
@@ -16,10 +17,11 @@ using schedule::Op;
 
 class PipeDream {
   public:
-    PipeDream(Engine& engine, double lr) : engine_(engine), lr_(lr) {
+    // `targets`: of each microbatch, over all ranks.
+    PipeDream(Engine& engine, double lr, const std::vector<int64_t>& targets)
+        : engine_(engine), lr_(lr), targets_(targets), left_(static_cast<int64_t>(targets.size())) {
         const std::vector<pipeline::ModelChunk> chunks = engine.pipeline.chunks();
         check(chunks.size() == 1, "pipedream: a rank has one stage, not ", chunks.size());
-        left_ = chunks.front().microbatches;
         for (const autograd::Unit* unit : engine.model.units(chunks.front().span))
             parameters_.insert(parameters_.end(), unit->parameters.begin(), unit->parameters.end());
         engine.data_parallel->wait_for_weights();
@@ -45,7 +47,7 @@ class PipeDream {
             for (const autograd::Parameter* p : parameters_)
                 copy.push_back(ops::cast(engine_.ctx, p->value, p->value.dtype(), Purpose::weights));
         }
-        update();
+        update(targets_[to_size(action.microbatch)] > 0);
     }
 
   private:
@@ -60,9 +62,10 @@ class PipeDream {
         if (old == stashed_.end()) return;
         for (size_t i = 0; i < parameters_.size(); ++i) std::swap(parameters_[i]->value, old->second[i]);
     }
-    void update() {
+    // Without a target there is nothing to learn: neither decay nor momentum changes a weight, as in may_update().
+    void update(bool has_targets) {
         engine_.data_parallel->finish_gradients();
-        engine_.optimizer.step(lr_, 1);
+        if (has_targets) engine_.optimizer.step(lr_, 1);
         engine_.data_parallel->all_gather_weights();
         engine_.data_parallel->wait_for_weights();
         ++newest_;
@@ -71,6 +74,7 @@ class PipeDream {
 
     Engine& engine_;
     double lr_;
+    const std::vector<int64_t>& targets_;
     int64_t left_;  // updates of the step
     std::vector<autograd::Parameter*> parameters_;
     int64_t newest_ = 0;                  // version: updates so far in the step
@@ -89,12 +93,14 @@ StepResult pipedream_step(Engine& s, int64_t step) {
         r.loss = std::numeric_limits<double>::quiet_NaN();
         return r;
     }
-    PipeDream pipedream(s, r.lr);
+    std::vector<int64_t> targets;
+    for (int64_t i = 0; i < microbatches_of(s.pipeline).front(); ++i)
+        targets.push_back(s.batches->valid_tokens_of(step, i));
+    PipeDream pipedream(s, r.lr, targets);
     // A microbatch's gradient is that of the mean of its own terms.
-    const auto microbatches = static_cast<float>(microbatches_of(s.pipeline).front());
-    const auto batch = [all = batches_of(s, step), microbatches](int64_t index) {
+    const auto batch = [all = batches_of(s, step), &targets](int64_t index) {
         nn::Batch one = all(index);
-        one.grad_scale *= microbatches;
+        one.grad_scale = 1.0f / static_cast<float>(std::max<int64_t>(targets[to_size(index)], 1));
         return one;
     };
     run_passes(

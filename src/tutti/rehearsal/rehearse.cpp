@@ -213,6 +213,7 @@ class MarkedBatches final : public engine::Batches {
         return inner_->microbatch(step, index);
     }
     int64_t valid_tokens(int64_t step) override { return inner_->valid_tokens(step); }
+    int64_t valid_tokens_of(int64_t step, int64_t index) override { return inner_->valid_tokens_of(step, index); }
 
   private:
     std::unique_ptr<engine::Batches> inner_;
