@@ -7,6 +7,7 @@
 #include "tutti/peers/tables.h"
 #include "tutti/peers/text.h"
 #include "tutti/spec/fields.h"
+#include "tutti/spec/learning_rate.h"
 #include "tutti/spec/model_spec.h"
 #include "tutti/spec/recipe.h"
 #include "tutti/spec/rules.h"
@@ -115,6 +116,14 @@ class Writing {
             out_["--group-query-attention"] = "";
             out_["--num-query-groups"] = std::to_string(run_.model.kv_heads);
         }
+        if (run_.model.rope_dims > 0 && run_.model.kv_latent == 0)
+            out_["--rotary-percent"] =
+                spec::toml_text(static_cast<double>(run_.model.rope_dims) / static_cast<double>(run_.model.head_dim));
+        out_["--attention-dropout"] = "0.0";  // there 0.1 is the default
+        if (run_.optimizer.schedule == "wsd") {
+            out_["--lr-wsd-decay-iters"] = std::to_string(spec::decay_steps(run_.optimizer, run_.train.steps));
+            out_["--lr-wsd-decay-style"] = "linear";
+        }
         write_megatron_recipe();
         if (pp_ > 1 && v_ > 1) out_["--num-virtual-stages-per-pipeline-rank"] = std::to_string(v_);
         // Embedding and loss count as layers, as in Llama 3.
@@ -149,6 +158,10 @@ class Writing {
         write_torchtitan_recipe();
         if (run_.optimizer.lr > 0)
             out_["lr_scheduler.min_lr_factor"] = spec::toml_text(run_.optimizer.min_lr / run_.optimizer.lr);
+        if (run_.optimizer.schedule == "wsd")
+            out_["lr_scheduler.decay_ratio"] =
+                spec::toml_text(static_cast<double>(spec::decay_steps(run_.optimizer, run_.train.steps)) /
+                                static_cast<double>(run_.train.steps));
         // Without a pipeline a local batch is a microbatch and global batches accumulate; with one it is divided.
         out_["training.local_batch_size"] =
             std::to_string(pp_ > 1 ? run_.train.global_batch / dp_ : run_.train.micro_batch);
@@ -165,6 +178,9 @@ class Writing {
     }
 
     void write_nanotron() {
+        if (run_.optimizer.schedule == "wsd")
+            out_["optimizer.learning_rate_scheduler.lr_decay_starting_step"] = std::to_string(std::max(
+                run_.optimizer.warmup_steps, run_.train.steps - spec::decay_steps(run_.optimizer, run_.train.steps)));
         out_["parallelism.dp"] = std::to_string(dp_);
         out_["tokens.batch_accumulation_per_replica"] =
             std::to_string(run_.train.global_batch / (dp_ * run_.train.micro_batch));

@@ -8,6 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/peers/tables.h"
+#include "tutti/spec/learning_rate.h"
 #include "tutti/spec/toml.h"
 #include "tutti/spec/validate.h"
 
@@ -198,6 +199,107 @@ TEST(Peers, TheEndOfADecayIsThatOfTheRun) {
     EXPECT_FALSE(noted(read(Peer::nanogpt, "max_iters = 100\ndecay_lr = False\n", "x.py")));
 }
 
+bool has(const TheirRun& run, const std::string& set) { return std::ranges::find(run.set, set) != run.set.end(); }
+
+// Dropout and the channels that RoPE rotates change what a step computes; Megatron's defaults of dropout are 0.1.
+TEST(Peers, DropoutAndRotatedChannelsAreTheRuns) {
+    const std::string sizes = "a.py --num-layers 2 --hidden-size 64 --num-attention-heads 4";
+    const std::string llama = " --swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear";
+    const auto read_all = [&](const std::string& options) { return read(Peer::megatron, sizes + options, "x.sh"); };
+    const TheirRun given =
+        read_all(llama + " --kv-channels 24 --rotary-percent 0.75 --hidden-dropout 0.25 --attention-dropout 0.0");
+    EXPECT_TRUE(has(given, "model.dropout=0.25") && has(given, "model.rope_dims=18")) << joined(given.set);
+    EXPECT_EQ(joined(given.notes).find("dropout"), std::string::npos) << joined(given.notes);
+    EXPECT_TRUE(given.ignored.empty()) << joined(given.ignored);
+    const TheirRun plain = read_all(llama + " --rotary-percent 0.5");
+    EXPECT_TRUE(has(plain, "model.dropout=0.1") && has(plain, "model.rope_dims=8")) << joined(plain.set);
+    EXPECT_NE(joined(plain.notes).find("--attention-dropout is 0.1 by default"), std::string::npos)
+        << joined(plain.notes);
+    for (const std::string& whole : {llama, llama + " --rotary-percent 1.0", std::string(" --rotary-percent 0.5")})
+        EXPECT_EQ(joined(read_all(whole).set).find("rope_dims"), std::string::npos) << whole;
+
+    spec::RunSpec run = spec::parse_text("", "x", {"model.preset=phi4-mini", "data.train=x.bin"});
+    run.model.dropout = 0.25;
+    const TheirRun again = read(Peer::megatron, emit(Peer::megatron, run, 1), "emitted");
+    EXPECT_TRUE(has(again, concat("model.rope_dims=", run.model.rope_dims)) && has(again, "model.dropout=0.25"))
+        << joined(again.set);
+    EXPECT_EQ(joined(again.notes).find("dropout"), std::string::npos) << joined(again.notes);
+}
+
+// A rate that stays before it falls is that of wsd.
+TEST(Peers, AStablePhaseIsThatOfWsd) {
+    const auto titan = [](const std::string& scheduler) {
+        return read(Peer::torchtitan,
+                    concat("[training]\nsteps = 1000\n[optimizer]\nlr = 0.5\n[lr_scheduler]\nwarmup_steps = 100\n",
+                           "min_lr_factor = 0.1\n", scheduler),
+                    "x.toml");
+    };
+    const TheirRun wsd = titan("decay_ratio = 0.3\n");
+    EXPECT_TRUE(has(wsd, "optimizer.schedule=wsd") && has(wsd, "optimizer.decay_steps=300")) << joined(wsd.set);
+    // linear_warmup_stable_decay of torchtitan, which ends a step before min_lr.
+    std::vector<std::string> set = wsd.set;
+    set.insert(set.begin(), {"model.preset=llama-tiny", "data.train=x.txt"});
+    const spec::RunSpec run = spec::parse_text("", "x", set);
+    for (int64_t step = 1; step <= 1000; ++step) {
+        const double theirs = step <= 100   ? static_cast<double>(step) / 100
+                              : step <= 701 ? 1
+                                            : 0.1 + 0.9 * (1 - static_cast<double>(step - 701) / 300);
+        EXPECT_NEAR(spec::learning_rate(run, step), 0.5 * theirs, 0.5 / 300) << step;
+    }
+    EXPECT_TRUE(has(titan("decay_ratio = 0.95\n"), "optimizer.schedule=linear")) << "it falls from the warm-up on";
+    EXPECT_TRUE(has(titan("decay_ratio = 0.0\n"), "optimizer.schedule=constant"));
+    const TheirRun cosine = titan("decay_ratio = 0.3\ndecay_type = \"cosine\"\n");
+    EXPECT_TRUE(has(cosine, "optimizer.schedule=cosine")) << joined(cosine.set);
+    EXPECT_NE(joined(cosine.notes).find("lr_scheduler.decay_ratio: there the rate stays until step 700"),
+              std::string::npos)
+        << joined(cosine.notes);
+
+    const auto tron = [](const std::string& scheduler) {
+        return read(Peer::nanotron,
+                    concat("tokens:\n  train_steps: 1000\noptimizer:\n  learning_rate_scheduler:\n"
+                           "    learning_rate: 0.5\n    lr_warmup_steps: 100\n",
+                           scheduler),
+                    "x.yaml");
+    };
+    const TheirRun late = tron("    lr_decay_starting_step: 800\n    lr_decay_steps: 200\n");
+    EXPECT_TRUE(has(late, "optimizer.schedule=wsd") && has(late, "optimizer.decay_steps=200")) << joined(late.set);
+    EXPECT_EQ(joined(late.notes).find("the rate"), std::string::npos) << joined(late.notes);
+    EXPECT_TRUE(has(tron("    lr_decay_starting_step: 100\n"), "optimizer.schedule=linear"));
+    EXPECT_NE(joined(tron("    lr_decay_steps: 500\n").notes).find("the rate is least from step 600 on"),
+              std::string::npos);
+
+    const TheirRun megatron =
+        read(Peer::megatron, "a.py --lr 0.5 --train-iters 1000 --lr-decay-style WSD --lr-wsd-decay-iters 250", "x.sh");
+    EXPECT_TRUE(has(megatron, "optimizer.schedule=wsd") && has(megatron, "optimizer.decay_steps=250"));
+    EXPECT_NE(joined(megatron.notes).find("exponential by default"), std::string::npos) << joined(megatron.notes);
+
+    for (const Peer peer : {Peer::megatron, Peer::torchtitan, Peer::nanotron}) {
+        spec::RunSpec written = spec::parse_text("", "x", {"model.preset=llama3-8b", "data.train=x.bin"});
+        written.optimizer.schedule = "wsd", written.optimizer.decay_steps = 137;
+        written.train.steps = 1000, written.optimizer.warmup_steps = 20;
+        const std::string text = emit(peer, written, 1);
+        const TheirRun again = read(peer, text, "emitted");
+        EXPECT_TRUE(has(again, "optimizer.schedule=wsd") && has(again, "optimizer.decay_steps=137")) << text;
+        EXPECT_EQ(text.find("optimizer.schedule"), std::string::npos) << text;
+    }
+}
+
+// Sizes of 0, which the check of the config refuses, divide nothing here.
+TEST(Peers, NoSizeOfZeroDivides) {
+    EXPECT_NO_THROW(read(Peer::megatron, "a.py --hidden-size 64 --num-attention-heads 0", "x.sh"));
+    EXPECT_NO_THROW(read(Peer::megatron,
+                         "a.py --num-layers 4 --pipeline-model-parallel-size 0 "
+                         "--num-layers-per-virtual-pipeline-stage 2",
+                         "x.sh"));
+    EXPECT_NO_THROW(
+        read(Peer::nanotron, "model:\n  model_config:\n    hidden_size: 64\n    num_attention_heads: 0\n", "x.yaml"));
+    EXPECT_NO_THROW(read(Peer::torchtitan,
+                         "[model]\nname = \"llama3\"\nflavor = \"8B\"\n[parallelism]\npipeline_parallel_degree = 2\n"
+                         "pipeline_parallel_schedule = \"Interleaved1F1B\"\n"
+                         "pipeline_parallel_layers_per_stage = 0\n",
+                         "x.toml"));
+}
+
 // --num-query-groups counts where --group-query-attention is given, and is 1 where it is not.
 TEST(Peers, GroupsOfQueriesAreThoseThatMegatronMakes) {
     for (const bool flag : {false, true})
@@ -315,7 +417,6 @@ torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 8 --eva
     EXPECT_EQ(joined(block.unknown), "--lr-decay-style inverse");
 }
 
-// Recipes are read as they are written, with what the run keeps in bf16 and gathers.
 // With and without quotes and blanks, of numbers and of variables.
 TEST(Peers, AScriptThatMultiplies) {
     for (const char* value : {"$((2 * 3))", "$((2*3))", "\"$((2 * 3))\"", "$(($A * 3))", "$((A * B))"}) {

@@ -35,6 +35,8 @@ class Reading {
 
     TheirRun run() {
         if (const auto sets = option("scheduler.params.warmup_max_lr")) set("optimizer.lr", *sets);  // DeepSpeed's
+        if (peer_ == Peer::torchtitan) read_torchtitan_decay();
+        if (peer_ == Peer::nanotron) read_nanotron_decay();
         for (const Row& row : tables_of(peer_).rows) read(row);
         if (peer_ == Peer::megatron) read_megatron();
         if (peer_ == Peer::torchtitan) read_torchtitan();
@@ -155,12 +157,64 @@ class Reading {
         else if (!share && !given_.contains("--lr-warmup-samples"))
             set("optimizer.warmup_steps", "0");
         if (steps && decay) note_end_of_decay("--lr-decay-iters", *decay, *steps);
+        const auto falls = option("--lr-wsd-decay-iters"), style = option("--lr-wsd-decay-style");
+        if (!is_set("optimizer.schedule=wsd")) return;
+        if (falls) set("optimizer.decay_steps", *falls);
+        if (style.value_or("exponential") != "linear")
+            result_.notes.push_back(concat("--lr-wsd-decay-style ", style.value_or("is exponential by default"),
+                                           ": here the decay of wsd is linear"));
+    }
+    void read_megatron_dropout() {
+        const bool given = written_.contains("--attention-dropout");
+        if (number<double>("--attention-dropout").value_or(0) > 0)
+            result_.notes.push_back(concat("--attention-dropout is ", *option("--attention-dropout"),
+                                           given ? "" : " by default",
+                                           ": the weights of attention are not dropped here"));
+    }
+    // The channels that are rotated; GPT-2 has no RoPE.
+    void read_megatron_rotary(std::optional<int64_t> head_dim) {
+        const auto share = number<double>("--rotary-percent");
+        if (share && *share < 1 && head_dim && !is_set("model.family=gpt2"))
+            set("model.rope_dims", std::to_string(static_cast<int64_t>(*share * static_cast<double>(*head_dim))));
     }
     void note_end_of_decay(const char* option, int64_t decay, int64_t steps) {
         if (decay != steps)
-            result_.notes.push_back(concat(option, " is ", decay,
-                                           ": there the rate is least from that step on, here at ",
-                                           "the end, train.steps = ", steps));
+            result_.notes.push_back(concat(option, ": there the rate is least from step ", decay,
+                                           " on, here at the end, train.steps = ", steps));
+    }
+
+    // wsd alone has a rate that stays before it falls, and falls linearly. `decay` steps of the last fall.
+    void read_decay(const char* of, int64_t decay, int64_t steps, int64_t warmup, const std::string& style) {
+        if (decay >= steps - warmup) return;
+        if (decay <= 0) return set("optimizer.schedule", "constant");
+        if (lower_case(style) == "linear") {
+            set("optimizer.schedule", "wsd");
+            set("optimizer.decay_steps", std::to_string(decay));
+            return;
+        }
+        result_.notes.push_back(concat(of, ": there the rate stays until step ", steps - decay, " and falls by ", style,
+                                       "; here it falls from the end of the warm-up on, and optimizer.schedule = "
+                                       "\"wsd\" falls linearly"));
+    }
+    // The steps of the decay are rounded as by Python.
+    void read_torchtitan_decay() {
+        const auto share = number<double>("lr_scheduler.decay_ratio");
+        const auto steps = number("training.steps"), warmup = number("lr_scheduler.warmup_steps");
+        if (share && steps)
+            read_decay("lr_scheduler.decay_ratio",
+                       static_cast<int64_t>(std::nearbyint(*share * static_cast<double>(*steps))), *steps,
+                       warmup.value_or(0), option("lr_scheduler.decay_type").value_or("linear"));
+    }
+    void read_nanotron_decay() {
+        const std::string section = "optimizer.learning_rate_scheduler.";
+        const auto start = number(section + "lr_decay_starting_step"), falls = number(section + "lr_decay_steps"),
+                   steps = number("tokens.train_steps"), warmup = number(section + "lr_warmup_steps");
+        if (!steps) return;
+        const int64_t first = start.value_or(warmup.value_or(0));
+        if (start)
+            read_decay("lr_decay_starting_step", *steps - first, *steps, warmup.value_or(0),
+                       option(section + "lr_decay_style").value_or("linear"));
+        if (falls) note_end_of_decay("lr_decay_steps", first + *falls, *steps);
     }
 
     // With Megatron's defaults.
@@ -210,7 +264,13 @@ class Reading {
         if (groups && !grouped)
             result_.notes.push_back("--num-query-groups has no effect there without --group-query-attention");
         const auto width = number("--hidden-size"), layers = number("--num-layers");
-        if (heads && width && !given_.contains("--kv-channels")) set("model.head_dim", std::to_string(*width / *heads));
+        auto head_dim = number("--kv-channels");
+        if (heads && width && *heads > 0 && !head_dim) {
+            head_dim = *width / *heads;
+            set("model.head_dim", std::to_string(*head_dim));
+        }
+        read_megatron_rotary(head_dim);
+        read_megatron_dropout();
         if (width && !given_.contains("--ffn-hidden-size")) {
             const bool gated = given_.contains("--swiglu");
             set("model.ffn", std::to_string(gated ? 4 * *width * 2 / 3 / 64 * 64 : 4 * *width));
@@ -234,7 +294,7 @@ class Reading {
             }
             if (parts[1] > 0) set("data.valid_fraction", rounded(parts[1] / all));
         }
-        const int64_t pp = number("--pipeline-model-parallel-size").value_or(1);
+        const int64_t pp = std::max<int64_t>(1, number("--pipeline-model-parallel-size").value_or(1));
         int64_t v = number("--num-virtual-stages-per-pipeline-rank").value_or(1);
         if (const auto of_stage = number("--num-layers-per-virtual-pipeline-stage");
             of_stage && layers && *of_stage > 0)
@@ -280,7 +340,7 @@ class Reading {
                        former = number<double>("lr_scheduler.lr_min");
             set("optimizer.min_lr", rounded(*lr * former.value_or(factor.value_or(0))));
         }
-        const int64_t pp = number(section + "degree").value_or(1);
+        const int64_t pp = std::max<int64_t>(1, number(section + "degree").value_or(1));
         const auto local = number("training.local_batch_size"), piece = number(section + "microbatch_size");
         if (local) set("train.micro_batch", std::to_string(pp > 1 ? piece.value_or(1) : *local));
         const int64_t dp = number("parallelism.data_parallel_replicate_degree").value_or(1) *
@@ -291,7 +351,7 @@ class Reading {
         for (const TitanSchedule& kind : kTitanSchedules) {
             if (pp == 1 || lower_case(schedule.value_or("1F1B")) != lower_case(kind.theirs)) continue;
             set("parallel.schedule", kind.ours);
-            if (kind.stages_of_rank == 0 && of_stage && set_.contains("model.preset")) {
+            if (kind.stages_of_rank == 0 && of_stage.value_or(0) > 0 && set_.contains("model.preset")) {
                 const int64_t layers = spec::preset(result_.preset()).layers;
                 set("parallel.virtual_stages", std::to_string((layers + pp * *of_stage - 1) / (pp * *of_stage)));
             }
@@ -300,7 +360,7 @@ class Reading {
     void read_nanotron() {
         const auto heads = number("model.model_config.num_attention_heads"),
                    width = number("model.model_config.hidden_size");
-        if (heads && width) set("model.head_dim", std::to_string(*width / *heads));
+        if (heads && width && *heads > 0) set("model.head_dim", std::to_string(*width / *heads));
         if (const auto lr = option("optimizer.learning_rate_scheduler.learning_rate"))
             set("optimizer.min_lr", *lr);  // without min_decay_lr
         const int64_t dp = number("parallelism.dp").value_or(1), micro = number("tokens.micro_batch_size").value_or(1),

@@ -76,6 +76,7 @@ constexpr Row kMegatron[] = {
      "--lr-decay-style",
      {{{"cosine", "cosine"}, {"linear", "linear"}, {"constant", "constant"}, {"wsd", "WSD"}}}},
     {"model.init_std", "--init-method-std"},
+    {"model.dropout", "--hidden-dropout"},
     {"train.seed", "--seed"},
     {"train.eval_every", "--eval-interval", {}, "0"},
     {"train.eval_batches", "--eval-iters"},
@@ -94,7 +95,9 @@ constexpr Row kTorchtitan[] = {
     {"optimizer.eps", "optimizer.eps"},
     {"optimizer.weight_decay", "optimizer.weight_decay"},
     {"optimizer.warmup_steps", "lr_scheduler.warmup_steps"},
-    {"optimizer.schedule", "lr_scheduler.decay_type", {{{"cosine", "cosine"}, {"linear", "linear"}}}},
+    {"optimizer.schedule",
+     "lr_scheduler.decay_type",
+     {{{"cosine", "cosine"}, {"linear", "linear"}, {"wsd", "linear"}}}},
     {"precision.reduce",
      "training.mixed_precision_reduce",
      {{{"auto", "float32"}, {"bf16", "bfloat16"}, {"f32", "float32"}}}},
@@ -155,7 +158,7 @@ constexpr Row kNanotron[] = {
     {"optimizer.warmup_steps", "optimizer.learning_rate_scheduler.lr_warmup_steps"},
     {"optimizer.schedule",
      "optimizer.learning_rate_scheduler.lr_decay_style",
-     {{{"cosine", "cosine"}, {"linear", "linear"}}}},
+     {{{"cosine", "cosine"}, {"linear", "linear"}, {"wsd", "linear"}}}},
     {"precision.gradients", "optimizer.accumulate_grad_in_fp32", {{{"f32", "true"}, {"bf16", "false"}}}},
     {"train.seed", "general.seed"},
     {"log.every", "logging.iteration_step_info_interval"},
@@ -240,8 +243,10 @@ constexpr Remark kMegatronRemarks[] = {
     {"--data-path", "data.train: the same prefix, read in place"},
     {"--split", "data.valid_fraction"},
     {"--tokenizer-model", "data.tokenizer"},
-    {"--attention-dropout", "model.dropout, of the embedding and the projections"},
-    {"--hidden-dropout", "model.dropout"},
+    {"--attention-dropout", "none: the weights of attention are not dropped"},
+    {"--rotary-percent", "model.rope_dims = this * model.head_dim"},
+    {"--lr-wsd-decay-iters", "optimizer.decay_steps"},
+    {"--lr-wsd-decay-style", "none: linear; the default there is exponential"},
     {"--overlap-grad-reduce", "none: always"},
     {"--overlap-param-gather", "none: always"},
     {"--accumulate-allreduce-grads-in-fp32", "precision.gradients = \"f32\", the default"},
@@ -269,6 +274,7 @@ constexpr Remark kTorchtitanRemarks[] = {
     {"parallelism.pipeline_parallel_schedule", "parallel.schedule"},
     {"parallelism.pipeline_parallel_layers_per_stage", "parallel.virtual_stages = layers / pp / this"},
     {"lr_scheduler.min_lr_factor", "optimizer.min_lr = this * optimizer.lr"},
+    {"lr_scheduler.decay_ratio", "optimizer.decay_steps = this * train.steps, with optimizer.schedule = \"wsd\""},
     {"training.dataset", "data.train: files"},
     {"training.compile", "none: nothing is compiled at run time"},
     {"model.converters", "precision.recipe: quantize.linear.float8 is tensor, quantize.linear.mx is mxfp8"},
@@ -288,6 +294,9 @@ constexpr Remark kTorchtitanRemarks[] = {
 };
 
 constexpr Remark kNanotronRemarks[] = {
+    {"optimizer.learning_rate_scheduler.lr_decay_starting_step",
+     "optimizer.decay_steps = train.steps - this, with optimizer.schedule = \"wsd\""},
+    {"optimizer.learning_rate_scheduler.lr_decay_steps", "none: the schedule ends with the run"},
     {"parallelism.dp", "none: ranks / (tp cp pp)"},
     {"tokens.batch_accumulation_per_replica", "train.global_batch = this * micro_batch * dp"},
     {"parallelism.tp_linear_async_communication", "parallel.tp_overlap"},
@@ -337,9 +346,10 @@ constexpr Remark kNanogptRemarks[] = {
 };
 
 constexpr Default kMegatronDefaults[] = {
-    {"--norm-epsilon", "1e-5", "--num-layers"}, {"--rotary-base", "10000", "--num-layers"},
-    {"--weight-decay", "0.01", "--lr"},         {"--adam-beta2", "0.999", "--lr"},
-    {"--lr-decay-style", "linear", "--lr"},     {"--min-lr", "0.0", "--lr"},
+    {"--norm-epsilon", "1e-5", "--num-layers"},  {"--rotary-base", "10000", "--num-layers"},
+    {"--weight-decay", "0.01", "--lr"},          {"--adam-beta2", "0.999", "--lr"},
+    {"--lr-decay-style", "linear", "--lr"},      {"--min-lr", "0.0", "--lr"},
+    {"--hidden-dropout", "0.1", "--num-layers"}, {"--attention-dropout", "0.1", "--num-layers"},
 };
 
 // Of its job config: a file that trains gives optimizer.lr.
@@ -389,7 +399,7 @@ constexpr const char* kMegatronIgnored =
     "--master --node --rdzv --rank --local --weight-decay-incr --override --use-checkpoint --finetune --loss-scale "
     "--initial-loss-scale --min-loss-scale --hysteresis --profile --empty-unused-memory-level --tiktoken-pattern "
     "--no-create-attention-mask --no-mmap --manual-gc --train-samples --overlap- --attention-backend --use-rotary "
-    "--rotary-percent --no-masked-softmax --no-rope-fusion --no-position-embedding --moe-permute --nnodes --nproc "
+    "--no-masked-softmax --no-rope-fusion --no-position-embedding --moe-permute --nnodes --nproc "
     "--no-gradient-accumulation-fusion --cross-entropy --tee --max-restarts";
 constexpr const char* kTorchtitanIgnored =
     "job. profiling. metrics. checkpoint. comm. lr_scheduler. optimizer.name optimizer.implementation "

@@ -7,6 +7,10 @@
 
 namespace tutti::spec {
 
+int64_t decay_steps(const OptimizerSpec& o, int64_t steps) {
+    return o.decay_steps > 0 ? o.decay_steps : std::max<int64_t>(1, steps / 10);
+}
+
 double learning_rate(const OptimizerSpec& o, int64_t steps, int64_t step, double from) {
     check(step >= 1, "learning_rate: steps count from 1, got ", step);
     if (step <= o.warmup_steps)
@@ -20,8 +24,7 @@ double learning_rate(const OptimizerSpec& o, int64_t steps, int64_t step, double
     if (o.schedule == "cosine")
         return o.min_lr + (o.lr - o.min_lr) * 0.5 * (1 + std::cos(M_PI * fraction(o.warmup_steps)));
     check(o.schedule == "wsd", "learning_rate: there is no schedule \"", o.schedule, "\"");
-    const int64_t decay = o.decay_steps > 0 ? o.decay_steps : std::max<int64_t>(1, steps / 10);
-    const int64_t start = std::max(o.warmup_steps, steps - decay);
+    const int64_t start = std::max(o.warmup_steps, steps - decay_steps(o, steps));
     return step <= start ? o.lr : o.lr + (o.min_lr - o.lr) * fraction(start);
 }
 

@@ -14,6 +14,8 @@ namespace tutti::spec {
 //   constant  lr
 //   wsd       lr, then linearly to min_lr over the last decay_steps (0: a tenth of the steps); Hu et al. 2024
 double learning_rate(const OptimizerSpec& optimizer, int64_t steps, int64_t step, double from = 0);
+// Steps of the decay of wsd.
+int64_t decay_steps(const OptimizerSpec& optimizer, int64_t steps);
 
 // Of a step of the run, or of a stage of one (stages.h), whose course may have begun in a stage before.
 double learning_rate(const RunSpec& run, int64_t step);
