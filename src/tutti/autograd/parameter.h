@@ -127,6 +127,9 @@ struct Parameter {
     bool of_experts() const { return role == Role::expert_column || role == Role::expert_row || role == Role::expert; }
     // A matrix, or one for each expert or channel; false for biases and weights of norms.
     bool is_matrix() const { return shape.rank() >= (of_experts() ? 3 : 2); }
+    // A matrix of a product with tokens, or one for each expert; false also for the taps (C, 1, K) of a convolution,
+    // which are a filter of each channel.
+    bool multiplies() const { return shape.rank() == (of_experts() ? 3 : 2); }
     mesh::Part part() const { return local.value_or(mesh::whole_part(shape)); }
     bool frozen() const { return training == Training::frozen; }
     DType type(DType compute) const { return role == Role::expert_bias ? DType::f32 : compute; }  // of value

@@ -59,9 +59,8 @@ int64_t active_parameter_count(const Model& model) {
 double product_flops(const Model& model, const Unit& unit, const Parameter& p) {
     const bool is_head = std::ranges::find(unit.gradients_in_forward, &p) != unit.gradients_in_forward.end();
     const bool looked_up = (p.role == Role::vocabulary || p.role == Role::position) && !is_head;
-    const bool multiplies = p.is_matrix() && (p.shape.rank() == 2 || p.of_experts());  // not taps of convolutions
     const auto times = static_cast<double>(is_head && p.role == Role::vocabulary ? 1 + model.spec().mtp_depth : 1);
-    return multiplies && !looked_up ? 2 * times * static_cast<double>(values_for_token(model, p)) : 0;
+    return p.multiplies() && !looked_up ? 2 * times * static_cast<double>(values_for_token(model, p)) : 0;
 }
 
 TokenFlops forward_flops(const Model& model, const Unit& unit, int64_t seq_len) {

@@ -53,7 +53,7 @@ class Muon final : public UpdateRule {
             case Role::head_group:
             case Role::router:
             case Role::expert_column:
-            case Role::expert_row: return parameter.is_matrix();
+            case Role::expert_row: return parameter.multiplies();
             default: return false;
         }
     }

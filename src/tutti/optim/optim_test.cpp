@@ -64,11 +64,13 @@ class OptimizerTest : public ::testing::TestWithParam<DType> {
     ops::Context ctx_;
 };
 
-// Ten updates of both optimizers, replayed in double from the formulas of Loshchilov and Hutter 2019 (Algorithm 2) and
+// Ten updates of both rules, replayed in double from the formulas of Loshchilov and Hutter 2019 (Algorithm 2) and
 // of momentum SGD with coupled decay.
 TEST_P(OptimizerTest, FollowsTheFormula) {
-    for (const char* name : {"adamw", "sgd"}) {
-        Parameter p{.name = "w", .shape = {3, 7}, .init = {.std = 1}};
+    // Muon leaves the taps of a convolution, a filter of each channel, to AdamW.
+    for (const auto& [name, rule, shape] :
+         {std::tuple("adamw", "adamw", Shape{3, 7}), {"sgd", "sgd", Shape{3, 7}}, {"muon", "adamw", Shape{7, 1, 3}}}) {
+        Parameter p{.name = "w", .shape = shape, .role = autograd::Role::column, .init = {.std = 1}};
         autograd::materialize(ctx_, p, GetParam(), 5, true);
         spec::OptimizerSpec spec;
         spec.name = name;
@@ -82,7 +84,7 @@ TEST_P(OptimizerTest, FollowsTheFormula) {
             optimizer.step(0.01, 0.5);
             for (size_t i = 0; i < 21; ++i) {
                 const double gi = 0.5 * static_cast<double>(g[i]);
-                if (spec.name == "adamw") {
+                if (rule == std::string("adamw")) {
                     m[i] = spec.beta1 * m[i] + (1 - spec.beta1) * gi;
                     v[i] = spec.beta2 * v[i] + (1 - spec.beta2) * gi * gi;
                     const double mhat = m[i] / (1 - std::pow(spec.beta1, t)),

@@ -166,13 +166,22 @@ Agreement Checkpointing::load_together(const std::string& word, const Checkpoint
         if (sound.failure) return sound;
     }
     has_touched_ = true;
-    return agree([&] {
+    std::vector<std::string> anew;
+    Agreement loaded = agree([&] {
         open();
         const auto slices = setup_.slices();
         state = load(*reader, slices);
         reader->verify_share(rank(), ranks());
+        anew = begun_anew(*reader, slices);
         return lines(left_over(*reader, slices));
     });
+    if (loaded.failure) return loaded;
+    const Agreement named = agree([&] { return anew.empty() ? std::string() : anew.front(); });
+    const auto any = std::find_if(named.texts.begin(), named.texts.end(), [](const auto& text) { return text != ""; });
+    if (rank() == 0 && any != named.texts.end())
+        setup_.warn(concat(reader->path(), " has Muon's momentum for ", *any,
+                           " and other taps of convolutions: AdamW updates them now, and begins with moments of 0"));
+    return loaded;
 }
 
 std::optional<RunState> Checkpointing::follow() {

@@ -19,6 +19,7 @@ using checkpoint::TensorSlice;
 using mesh::HeldBlock;
 
 constexpr std::string_view kState = "optimizer.", kLargest = "_absmax", kScales = "precision.";
+constexpr std::string_view kFirst = "optimizer.m.", kMomentum = "optimizer.momentum.";  // of AdamW and Lion, of Muon
 constexpr int64_t kBlock = kernels::kStateBlock;
 
 // "optimizer.m_absmax.w" for "optimizer.m.w"; "" for a parameter.
@@ -26,6 +27,11 @@ std::string largest_of(const std::string& codes) {
     if (!codes.starts_with(kState)) return "";
     const size_t end = codes.find('.', kState.size());
     return codes.substr(0, end) + std::string(kLargest) + codes.substr(end);
+}
+
+// "w" of "optimizer.m.w"; "" for a parameter.
+std::string parameter_of(const std::string& state) {
+    return state.starts_with(kState) ? state.substr(state.find('.', kState.size()) + 1) : "";
 }
 
 const DynamicMap& map_of(const std::string& name) {
@@ -60,6 +66,10 @@ class Conversion {
         }
         for (const TensorSlice& slice : slices) wanted_.insert({slice.name, slice.values.dtype()});
         for (const TensorSlice& slice : slices)
+            if (slice.name.starts_with(kFirst) && !records_.contains(slice.name) &&
+                records_.contains(concat(kMomentum, parameter_of(slice.name))))
+                anew_.insert(parameter_of(slice.name));
+        for (const TensorSlice& slice : slices)
             if (!begins_anew(slice)) (converts(slice) ? other_ : same_).push_back(slice);
     }
 
@@ -75,6 +85,9 @@ class Conversion {
         }
     }
 
+    // Parameters that another rule of the optimizer updated when the checkpoint was written.
+    const std::set<std::string>& anew() const { return anew_; }
+
     bool converted(const std::string& record) const {
         return std::any_of(other_.begin(), other_.end(),
                            [&](const TensorSlice& slice) { return largest_of(slice.name) == record; });
@@ -82,6 +95,7 @@ class Conversion {
 
   private:
     bool begins_anew(const TensorSlice& slice) const {
+        if (anew_.contains(parameter_of(slice.name))) return true;
         const auto record = records_.find(slice.name);
         return slice.name.starts_with(kScales) && (record == records_.end() || record->second.shape != slice.shape);
     }
@@ -167,6 +181,7 @@ class Conversion {
 
     std::map<std::string, TensorRecord> records_;
     std::map<std::string, DType> wanted_;
+    std::set<std::string> anew_;
     std::vector<TensorSlice> same_, other_;
 };
 
@@ -179,9 +194,16 @@ void load_converted(const CheckpointReader& reader, const std::vector<TensorSlic
 std::vector<std::string> left_over(const CheckpointReader& reader, const std::vector<TensorSlice>& slices) {
     const Conversion conversion(reader, slices);
     std::vector<std::string> names = checkpoint::unwanted_tensors(reader, slices);
-    std::erase_if(names,
-                  [&](const std::string& name) { return name.starts_with(kScales) || conversion.converted(name); });
+    std::erase_if(names, [&](const std::string& name) {
+        return name.starts_with(kScales) || conversion.converted(name) ||
+               conversion.anew().contains(parameter_of(name));
+    });
     return names;
+}
+
+std::vector<std::string> begun_anew(const CheckpointReader& reader, const std::vector<TensorSlice>& slices) {
+    const Conversion conversion(reader, slices);
+    return {conversion.anew().begin(), conversion.anew().end()};
 }
 
 }  // namespace tutti::train
