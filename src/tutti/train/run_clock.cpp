@@ -68,8 +68,10 @@ RunClock::RunClock(const std::string& out, int64_t step, double trained, Clock::
     spent_.lost_steps += std::max<int64_t>(0, last->step - step);
     ++(ended_well ? spent_.stops : spent_.deaths);
     spent_.from_memory += from == From::memory ? 1 : 0;
-    // Of a stop only what this start needs: when a stopped run goes on is up to others.
-    spent_.restarting += ended_well ? starting : std::max(starting, unix_time() - last->time);
+    // Of a stop only what this start needs: when a stopped run goes on is up to others. Of a death all since the last
+    // line, but for the steps behind that line that a checkpoint has.
+    const double saved = std::max(0.0, trained - last->spent.trained);
+    spent_.restarting += ended_well ? starting : std::max(starting, unix_time() - last->time - saved);
 }
 
 report::TimeSpent RunClock::spent(double trained) const {

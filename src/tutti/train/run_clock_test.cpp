@@ -61,6 +61,17 @@ TEST_F(RunClockTest, ADeathLosesTheStepsSinceTheCheckpoint) {
     expect_near(spent.total(), kBefore.total() + 100);  // nothing is counted twice
 }
 
+// Step 45 was saved and not logged: its steps since the line of 40 have trained, and did not restart anything.
+TEST_F(RunClockTest, ACheckpointNewerThanTheLogLosesNothing) {
+    write("metrics.jsonl", line(40, unix_time() - 100, kBefore));
+    const TimeSpent spent = resumed(45, 110);
+    EXPECT_EQ(spent.lost_steps, 11);
+    EXPECT_DOUBLE_EQ(spent.lost, 5);
+    EXPECT_DOUBLE_EQ(spent.trained, 110);
+    expect_near(spent.restarting, 9 + 70);
+    expect_near(spent.total(), kBefore.total() + 100);  // nothing is counted twice
+}
+
 TEST_F(RunClockTest, AStopCostsWhatItsNextStartNeeds) {
     const double now = unix_time();
     write("metrics.jsonl", line(40, now - 5000, kBefore));
