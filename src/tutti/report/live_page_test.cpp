@@ -211,6 +211,15 @@ TEST_F(LivePage, GoodputStandsBesideTheForecast) {
     run.config += "memory_every = 4\n";
     const double with_copies = (1 - 0.2 / 20.2) * (1 - (4 + 10.1) / 210);
     EXPECT_NE(spent_card(run).find(concat(format_percent(with_copies), ".</p>")), std::string::npos) << with_copies;
+    // A stop is no failure, and needs no disk that a death would: half as long a restart, and the rest as before.
+    TimeSpent& spent = *run.steps.back().spent;
+    ++spent.stops;
+    const double stopped = (1 - 0.2 / 20.2) * (1 - (2 + 10.1) / 210);
+    EXPECT_NE(spent_card(run).find(concat(format_percent(stopped), ".</p>")), std::string::npos) << stopped;
+    // A death from disk loses half of the 101 s between two checkpoints, and of copies nothing.
+    spent.from_memory = 0;
+    const double from_disk = (1 - 0.2 / 20.2) * (1 - (2 + 50.5) / 210);
+    EXPECT_NE(spent_card(run).find(concat(format_percent(from_disk), ".</p>")), std::string::npos) << from_disk;
 }
 
 TEST(StepTime, HasThePlansBand) {

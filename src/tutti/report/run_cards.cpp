@@ -83,8 +83,9 @@ std::optional<double> expected_of_itself(const RunHistory& run, const TimeSpent&
     if (memory_every > 0) {
         terms.memory_every = step_s * double(memory_every) + stall;
         terms.memory_stall = stall;
-        terms.disk_every = step_s * double(every > 0 ? every : steps);
-        terms.disk_share = starts > 0 ? 1 - static_cast<double>(spent.from_memory) / starts : 0;
+        terms.disk_every = terms.memory_every * double(every > 0 ? every : steps) / double(memory_every);
+        // A stop saves on disk, and is no failure.
+        terms.disk_share = spent.deaths > spent.from_memory ? 1 - double(spent.from_memory) / double(spent.deaths) : 0;
     } else {
         terms.disk_every = step_s * double(every) + stall;
         terms.disk_stall = stall;

@@ -24,7 +24,8 @@ double expected_goodput(const GoodputTerms& t) {
     const bool copies = t.memory_every > 0;
     const double stalls =
         (copies ? t.memory_stall / t.memory_every : 0) + (t.disk_every > 0 ? t.disk_stall / t.disk_every : 0);
-    const double lost = copies ? t.memory_every / 2 + t.memory_lag + t.disk_share * (t.disk_every / 2 + t.disk_restart)
+    const double lost = copies ? (1 - t.disk_share) * (t.memory_every / 2 + t.memory_lag) +
+                                     t.disk_share * (t.disk_every / 2 + t.disk_restart)
                                : t.disk_every / 2;
     return std::max(0.0, 1 - stalls) * std::max(0.0, 1 - (t.restart + lost) / t.between_failures);
 }

@@ -49,9 +49,10 @@ struct GoodputTerms {
     double memory_lag = 0;                      // w: from the state of a copy until the copy is whole
     double disk_share = 0, disk_restart = 0;    // p of failures need the disk in spite of copies, R_d more to load
 };
-// (1 - c / (k t) - C_d / T_d) (1 - (D + R + k t / 2 + w + p (T_d / 2 + R_d)) / M): half an interval is lost on average.
-// Without copies in memory the interval is T_d. To first order in 1 / M; never below 0. Daly 2006 is the exact form for
-// one kind of checkpoint (planner/scaling.h).
+// (1 - c / (k t) - C_d / T_d) (1 - (D + R + (1 - p) (k t / 2 + w) + p (T_d / 2 + R_d)) / M): half an interval is lost
+// on average, of copies or where the disk is needed of checkpoints. Intervals have their pauses in them. Without copies
+// in memory the interval is T_d. To first order in 1 / M; never below 0. Daly 2006 is the exact form for one kind of
+// checkpoint (planner/scaling.h).
 double expected_goodput(const GoodputTerms& terms);
 
 }  // namespace tutti::report

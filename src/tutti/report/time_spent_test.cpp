@@ -39,7 +39,9 @@ TEST(ExpectedGoodput, IsTheFormulasByHand) {
     EXPECT_NEAR(expected_goodput(copies), 0.966, 5e-4);
     GoodputTerms late = copies;
     late.memory_lag = 309;  // a hundredth of 3.09 h is 111 s
-    EXPECT_NEAR(expected_goodput(copies) - expected_goodput(late), (1 - 60.0 / 3600) / 36, 5e-4);
+    EXPECT_NEAR(expected_goodput(copies) - expected_goodput(late), 0.95 * (1 - 60.0 / 3600) / 36, 1e-6);
+    late.disk_share = 1;  // as without copies
+    EXPECT_NEAR(expected_goodput(late), (1 - 60.0 / 3600) * (1 - (90 + 1800) / (3.09 * 3600)), 1e-9);
     copies.memory_stall = 0.3;  // one in a hundred seconds
     EXPECT_NEAR(expected_goodput(copies), (1 - 0.01 - 60.0 / 3600) * 0.966 / (1 - 60.0 / 3600), 5e-4);
     EXPECT_EQ(expected_goodput({.between_failures = 10, .restart = 90}), 0);
