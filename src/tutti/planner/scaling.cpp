@@ -37,13 +37,18 @@ double checkpoint_interval(const GoodputTerms& t) {
 }
 
 double checkpoint_bytes(const spec::RunSpec& run) {
-    return double(saved_bytes(optim::state_bytes(models::parameter_count(run.model), run), run));
+    return double(saved_bytes(optim::state_bytes(models::outline(run.model).parameters(), run), run));
 }
 
 double goodput(GoodputTerms t, double interval) {
     const double M = t.between_failures;
-    t.disk_every = interval;
-    if (t.memory_every > 0) return report::expected_goodput(t);
+    if (t.memory_every > 0) {
+        // From seconds of training to seconds: the pauses lie in both intervals.
+        const double stretch = 1 + t.memory_stall / t.memory_every + t.disk_stall / interval;
+        t.memory_every *= stretch;
+        t.disk_every = interval * stretch;
+        return report::expected_goodput(t);
+    }
     return interval / (M * std::exp(t.restart / M) * std::expm1((interval + t.disk_stall) / M));
 }
 
@@ -123,9 +128,9 @@ std::string render(const Request& request, const ScalingOptions& o, const std::v
                            ? concat(" beside the steps, after a pause at ", format_bytes(o.state_per_rank), "/s")
                            : "",
                        "; ", format_percent(o.disk_share),
-                       " of failures need the disk, all of them on one node; goodput = (1 "
-                       "- c/kt - C/T) (1 - (R + kt/2 + w + p (T/2 + C)) / MTBF), T = sqrt(2 C MTBF / p), w = time of a "
-                       "copy beside the steps\n");
+                       " of failures need the disk, all of them on one node; goodput = (1 - (R + (1 - p) (s kt/2 + w) "
+                       "+ p (s T/2 + C)) / MTBF) / s, s = 1 + c/kt + C/T, T = sqrt(2 C MTBF / p), w = time of a copy "
+                       "beside the steps\n");
     if (price > 0)
         text += concat("price: ", price, " $ of a device and hour\n");
     else

@@ -26,9 +26,10 @@ report::GoodputTerms failures_of(const hardware::Cluster& cluster, int ranks, do
 double checkpoint_interval(const report::GoodputTerms& terms);
 // Bytes of a run's checkpoint: master weights and the optimizer's state.
 double checkpoint_bytes(const spec::RunSpec& run);
-// Share of the time that is training, with checkpoints `interval` seconds apart: the interval over its expected
-// duration, MTBF e^(R / MTBF) (e^((interval + C) / MTBF) - 1) (Daly 2006, eq. 13, in which a restart may fail too).
-// With copies in memory report::expected_goodput, whose disk restart reads what a checkpoint writes.
+// Share of the time that is training, with a checkpoint each `interval` seconds of training: the interval over its
+// expected duration, MTBF e^(R / MTBF) (e^((interval + C) / MTBF) - 1) (Daly 2006, eq. 13, in which a restart may fail
+// too). With copies in memory report::expected_goodput, whose disk restart reads what a checkpoint writes; memory_every
+// counts training as `interval` does, without the pauses.
 double goodput(report::GoodputTerms terms, double interval);
 
 // --- Scaling ---

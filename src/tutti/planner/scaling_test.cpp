@@ -57,23 +57,13 @@ TEST(Goodput, IsWhatASimulationOfFailuresGives) {
 }
 
 // Copies in memory, by simulation: work in pieces that end with a copy, failures at any time, of which some need the
-// disk. The formula is of first order in 1 / MTBF, and pauses and restarts fail too in what is simulated.
-TEST(Goodput, WithCopiesInMemoryIsWhatASimulationGives) {
-    const GoodputTerms r{.between_failures = 20000,
-                         .restart = 40,
-                         .disk_stall = 10,
-                         .memory_every = 60,
-                         .memory_stall = 1,
-                         .memory_lag = 25,
-                         .disk_share = 0.2,
-                         .disk_restart = 10};
-    const double interval = checkpoint_interval(r);
-    EXPECT_NEAR(interval, std::sqrt(2 * 10 * 20000 / 0.2), 1e-9);
+// disk. Seconds of training over seconds.
+double simulated(const GoodputTerms& r, double interval, double seconds) {
     std::mt19937_64 random(62);
     std::exponential_distribution<double> until_failure(1 / r.between_failures);
     std::bernoulli_distribution needs_disk(r.disk_share);
     double elapsed = 0, kept = 0, on_disk = 0, failure = until_failure(random);
-    while (elapsed < 2e8) {
+    while (elapsed < seconds) {
         // To the next copy, which may be a checkpoint too.
         const bool saves = kept + r.memory_every >= on_disk + interval;
         const double piece = r.memory_every + r.memory_stall + (saves ? r.disk_stall : 0);
@@ -91,7 +81,22 @@ TEST(Goodput, WithCopiesInMemoryIsWhatASimulationGives) {
         elapsed += failure + r.restart + (disk ? r.disk_stall : 0);
         failure = until_failure(random);
     }
-    EXPECT_NEAR(goodput(r, interval), kept / elapsed, 0.002);
+    return kept / elapsed;
+}
+
+// The formula is of first order in 1 / MTBF, and pauses and restarts fail too in what is simulated.
+TEST(Goodput, WithCopiesInMemoryIsWhatASimulationGives) {
+    const GoodputTerms r{.between_failures = 20000,
+                         .restart = 40,
+                         .disk_stall = 10,
+                         .memory_every = 60,
+                         .memory_stall = 1,
+                         .memory_lag = 25,
+                         .disk_share = 0.2,
+                         .disk_restart = 10};
+    const double interval = checkpoint_interval(r);
+    EXPECT_NEAR(interval, std::sqrt(2 * 10 * 20000 / 0.2), 1e-9);
+    EXPECT_NEAR(goodput(r, interval), simulated(r, interval, 2e8), 0.002);
     // And more than without copies, at the best interval of either.
     const GoodputTerms without{.between_failures = 20000, .restart = 40, .disk_stall = 10};
     EXPECT_GT(goodput({.between_failures = 20000,
@@ -103,6 +108,44 @@ TEST(Goodput, WithCopiesInMemoryIsWhatASimulationGives) {
                        .disk_restart = 10},
                       interval),
               goodput(without, checkpoint_interval(without)));
+}
+
+// Intervals count training: pauses as long as the training between them leave half of the time, not none.
+TEST(Goodput, LongPausesAreNoPartOfTheTrainingBetweenThem) {
+    const GoodputTerms r{.between_failures = 1e12, .memory_every = 5, .memory_stall = 5, .disk_share = 0.05};
+    EXPECT_NEAR(goodput(r, 1000), 0.5, 1e-6);
+    const GoodputTerms both{.between_failures = 50000,
+                            .restart = 40,
+                            .disk_stall = 50,
+                            .memory_every = 20,
+                            .memory_stall = 15,
+                            .disk_share = 0.5,
+                            .disk_restart = 50};
+    EXPECT_NEAR(goodput(both, 500), simulated(both, 500, 2e8), 0.002);
+}
+
+// Without a second node every failure needs the disk: no interval between copies is lost, but one between checkpoints.
+TEST(Goodput, FailuresThatNeedTheDiskLoseNoCopyBesides) {
+    const GoodputTerms r{.between_failures = 50000,
+                         .restart = 40,
+                         .disk_stall = 2,
+                         .memory_every = 500,
+                         .memory_stall = 1,
+                         .memory_lag = 400,
+                         .disk_share = 1,
+                         .disk_restart = 2};
+    EXPECT_NEAR(goodput(r, 1000), simulated(r, 1000, 2e8), 0.002);
+}
+
+// Muon keeps one value for an element of the layers, AdamW, which updates embedding and head, two: with the masters
+// 8 and 12 bytes.
+TEST(Scaling, ACheckpointHasTheStateOfEachParametersRule) {
+    spec::RunSpec run;
+    run.model = spec::preset("llama3-8b");
+    run.precision.compute = "bf16";
+    run.optimizer.name = "muon";
+    const double embedding = 128256.0 * 4096, norms = 65 * 4096, all = 8030261248;
+    EXPECT_EQ(checkpoint_bytes(run), 8 * all + 4 * (2 * embedding + norms));
 }
 
 TEST(Scaling, CopiesInMemoryNeedASecondNode) {
