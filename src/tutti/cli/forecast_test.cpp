@@ -190,6 +190,10 @@ TEST_F(Forecast, AShortTableOfPublishedRunsShowsItsRows) {
     for (int i = 0; i < 40; ++i) many += ", " + row;
     ASSERT_EQ(run_words("simulate", {"--table", write("many.json", concat("{\"rows\": [", many, "]}"))}), 0) << err;
     EXPECT_EQ(out.find("llama3-1 "), std::string::npos) << out;
+    const std::string two = write("two.json", concat("[", row, ", ", row, "]"));
+    EXPECT_EQ(run_words("simulate", {"--table", two, "--fit", two + ".site"}), 3);
+    EXPECT_EQ(missing("--fit needs 3 rows or more with a measured time, ", err), "");
+    EXPECT_EQ(missing("got 2 of 2", err), "");
     EXPECT_EQ(run_words("simulate", {"--table", write("none.json", R"([{"id": "no-sizes"}])")}), 3);
     EXPECT_EQ(missing("none of 1 row can be predicted; the first: no-sizes: ", err), "");
 }

@@ -173,9 +173,11 @@ int simulate_table(const SimulateArguments& a, const Io& io) {
     if (!a.fit.empty()) {
         std::vector<const PublishedRun*> all;
         for (const PublishedRun& run : runs) all.push_back(&run);
-        check<DataError>(std::any_of(runs.begin(), runs.end(), [](const PublishedRun& run) { return run.measured(); }),
-                         joined(a.tables),
-                         ": no row has a measured time and a layout that can be simulated; --fit needs three or more");
+        constexpr auto kLeast = 3;
+        const auto counting = std::ranges::count_if(runs, &PublishedRun::counts);
+        check<DataError>(counting >= kLeast, joined(a.tables), ": --fit needs ", kLeast,
+                         " rows or more with a measured time, a layout that can be simulated and no estimated field, got ",
+                         counting, " of ", runs.size());
         physics = published::fit(all, physics);
         write_file("--fit", a.fit, site_of(physics).dump(2) + "\n");
     }
