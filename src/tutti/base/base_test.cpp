@@ -312,6 +312,12 @@ TEST(Timing, CountsRunsAndOrdersThem) {
     EXPECT_LE(t.median, t.max);
 }
 
+TEST(Timing, OfAnEvenNumberTheMedianLiesBetweenTwo) {
+    EXPECT_EQ(timing_of({5, 1, 2, 4}).median, 3);
+    EXPECT_EQ(timing_of({5, 1, 2}).median, 2);
+    EXPECT_EQ(timing_of({3, 7}).median, 5);
+}
+
 TEST(Timing, ShortCallsAreTimedTogether) {
     int64_t calls = 0;
     const Timing t = time_calls({.seconds = 0, .min_runs = 3, .max_runs = 3}, [&] { ++calls; });

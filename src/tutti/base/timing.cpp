@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
-#include <vector>
+#include <utility>
 
 namespace tutti {
 
@@ -22,6 +22,13 @@ std::string utc_text(double unix_time) {
     char text[32] = {};
     std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &utc);
     return text;
+}
+
+Timing timing_of(std::vector<double> seconds) {
+    std::sort(seconds.begin(), seconds.end());
+    const size_t middle = seconds.size() / 2;
+    const double median = seconds.size() % 2 == 1 ? seconds[middle] : (seconds[middle - 1] + seconds[middle]) / 2;
+    return {median, seconds.front(), seconds.back(), static_cast<int>(seconds.size())};
 }
 
 Timing time_calls(const TimingLimits& limits, const std::function<void()>& call, const std::function<void()>& finish) {
@@ -45,10 +52,7 @@ Timing time_calls(const TimingLimits& limits, const std::function<void()>& call,
         finish();
         times.push_back((seconds_now() - start) / calls);
     }
-    std::sort(times.begin(), times.end());
-    const size_t middle = times.size() / 2;
-    const double median = times.size() % 2 == 1 ? times[middle] : (times[middle - 1] + times[middle]) / 2;
-    return {median, times.front(), times.back(), static_cast<int>(times.size())};
+    return timing_of(std::move(times));
 }
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace tutti {
 
@@ -10,6 +11,9 @@ struct Timing {
     double median = 0, min = 0, max = 0;  // seconds of one call
     int runs = 0;                         // timed runs
 };
+
+// Of one run or more. The median of an even number is the mean of the two in the middle.
+Timing timing_of(std::vector<double> seconds);
 
 struct TimingLimits {
     double seconds = 1;  // for all runs together, including the warm-up

@@ -746,6 +746,9 @@ TEST(Bench, CommLeavesOutMessagesThatItsTimeDoesNotHold) {
     const Json document = Json::parse(r.out);
     EXPECT_EQ(document["left_out"].size(), 6u);
     EXPECT_GE(document["rows"].size(), 6u);
+    const double copy = document["copy_bytes_per_s"].get<double>();
+    for (const Json& row : document["rows"])
+        EXPECT_DOUBLE_EQ(row["share_of_copy"].get<double>() * copy, row["bus_bytes_per_s"].get<double>());
     EXPECT_TRUE(contains(r.err, "larger messages are left out: they need more than --seconds 0.001")) << r.err;
 }
 

@@ -208,8 +208,7 @@ class Links {
             call();
             time = seconds_now() - start;
         }
-        std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-        return times[times.size() / 2];
+        return timing_of(std::move(times)).median;
     }
 
     Communicator& group_;

@@ -53,8 +53,7 @@ Timing time_together(comm::Communicator& group, double seconds, const std::funct
         times.push_back(run(calls));
         spent += calls * times.back();
     }
-    std::sort(times.begin(), times.end());
-    return {times[times.size() / 2], times.front(), times.back(), static_cast<int>(times.size())};
+    return timing_of(std::move(times));
 }
 
 Timing time_gemm(ops::Context& ctx, DType dtype, const GemmShape& s, const TimingLimits& limits,

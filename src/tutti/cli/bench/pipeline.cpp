@@ -119,16 +119,16 @@ Json measure(comm::World& world, const BenchPipelineArguments& a, const schedule
     rank.run();  // allocates memory and makes connections
     std::vector<double> runs;
     for (int i = 0; i < a.repeats; ++i) runs.push_back(rank.run());
-    std::sort(runs.begin(), runs.end());
-    const double median = runs[runs.size() / 2], busy = timeline.makespan - timeline.bubble;
+    const Timing measured = timing_of(std::move(runs));
+    const double median = measured.median, busy = timeline.makespan - timeline.bubble;
     text << left(std::string(kind.name), 18) << right(format_time(timeline.makespan), 12)
          << right(format_time(median), 12) << right(format_fixed(median / timeline.makespan, 4), 9)
          << right(format_percent(1 - busy / median), 9) << std::endl;
     return {{"kind", kind.name},
             {"timeline_s", timeline.makespan},
             {"median_s", median},
-            {"min_s", runs.front()},
-            {"max_s", runs.back()},
+            {"min_s", measured.min},
+            {"max_s", measured.max},
             {"ratio", median / timeline.makespan},
             {"bubble_rate", 1 - busy / median}};
 }
