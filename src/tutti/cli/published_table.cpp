@@ -175,9 +175,10 @@ int simulate_table(const SimulateArguments& a, const Io& io) {
         for (const PublishedRun& run : runs) all.push_back(&run);
         constexpr auto kLeast = 3;
         const auto counting = std::ranges::count_if(runs, &PublishedRun::counts);
-        check<DataError>(counting >= kLeast, joined(a.tables), ": --fit needs ", kLeast,
-                         " rows or more with a measured time, a layout that can be simulated and no estimated field, got ",
-                         counting, " of ", runs.size());
+        check<DataError>(
+            counting >= kLeast, joined(a.tables), ": --fit needs ", kLeast,
+            " rows or more with a measured time, a layout that can be simulated and no estimated field, got ", counting,
+            " of ", runs.size());
         physics = published::fit(all, physics);
         write_file("--fit", a.fit, site_of(physics).dump(2) + "\n");
     }

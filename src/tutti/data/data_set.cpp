@@ -1,6 +1,8 @@
 // data/data_set.cpp: the split into training and validation tokens, and the checks of the arguments.
 #include "tutti/data/data_set.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <charconv>
@@ -83,12 +85,15 @@ double TokenView::share_without_beginning() const {
     return all > 0 ? static_cast<double>(without) / static_cast<double>(all) : 0;
 }
 
-uint64_t TokenView::fingerprint() const {
+uint64_t TokenView::fingerprint_of_tokens() const {
     const uint64_t tokens = data::fingerprint(*source_, begin_, end_);
+    return packing_ ? mix64(tokens ^ 0x7061636b696e6731) : tokens;  // other windows than those of one row
+}
+
+uint64_t TokenView::fingerprint_of_use() const {
     const bool masked = source_->has_mask(), borders = packing_ || rule_.respected;
-    if (!masked && !borders) return tokens;
+    if (!masked && !borders) return 0;
     text::Fingerprint all;
-    all.add(tokens).add(packing_ != nullptr);  // other windows than those of one row
     if (borders) all.add(source_->knows_documents() ? -1 : rule_.eod.value_or(-1));
     std::vector<uint8_t> mask;
     std::vector<int64_t> begins;
@@ -324,12 +329,15 @@ int64_t TokenSet::size() const {
     return tokens;
 }
 
-uint64_t TokenSet::fingerprint() const {
-    if (views.size() == 1) return views.front().fingerprint();
-    uint64_t hash = 0;
-    for (size_t k = 0; k < views.size(); ++k)
-        hash = mix64(mix64(hash) ^ views[k].fingerprint()) ^ std::bit_cast<uint64_t>(weights[k]);
-    return hash;
+std::string TokenSet::fingerprint() const {
+    const auto of = [&](auto part) {
+        if (views.size() == 1) return (views.front().*part)();
+        uint64_t hash = 0;
+        for (size_t k = 0; k < views.size(); ++k)
+            hash = mix64(mix64(hash) ^ (views[k].*part)()) ^ std::bit_cast<uint64_t>(weights[k]);
+        return hash;
+    };
+    return fmt::format("{:016x}-{:016x}", of(&TokenView::fingerprint_of_tokens), of(&TokenView::fingerprint_of_use));
 }
 
 void TokenSet::check_ids() const {

@@ -57,10 +57,11 @@ class TokenView {
     // another tokenizer at the start of a run.
     void check_ids() const;
 
-    // Of what a run reads of the files, in this view only: the tokens, which of them are targets, and where documents
-    // begin if attention or packing follows that; of a large view the sample of visit_sample(). A resumed run compares
-    // fingerprints to detect changed data.
-    uint64_t fingerprint() const;
+    // Of what a run reads of the files, in this view only: the tokens; and which of them are targets and where
+    // documents begin, if attention or packing follows that, else 0. Of a large view, those of the sample of
+    // visit_sample().
+    uint64_t fingerprint_of_tokens() const;
+    uint64_t fingerprint_of_use() const;
 
   private:
     void check_ids(int64_t source_begin, std::span<const int32_t> ids) const;
@@ -80,7 +81,8 @@ struct TokenSet {
     TokenSet(TokenView view) : views{std::move(view)}, weights{1} {}
 
     int64_t size() const;  // tokens
-    uint64_t fingerprint() const;
+    // Both of all views, "tokens-use". A resumed run compares fingerprints to detect changed data.
+    std::string fingerprint() const;
     void check_ids() const;
     std::string description() const;  // of the sources
 };

@@ -136,9 +136,11 @@ RunState Checkpointing::load(const CheckpointReader& reader, const std::vector<c
         "batch, length or optimizer: `tutti convert --from ",
         quoted_for_shell(reader.path()), " --to DIR --format hf`, then model.hf = DIR and another --out");
     const std::string fingerprint = setup_.data_fingerprint(state.step);
-    check<DataError>(manifest.data_fingerprint == fingerprint, reader.path(),
-                     ": the training data is not what this run was trained on (fingerprint ", fingerprint, ", was ",
-                     manifest.data_fingerprint,
+    // Earlier versions compared the tokens alone.
+    const bool is_same =
+        manifest.data_fingerprint == fingerprint || fingerprint.starts_with(manifest.data_fingerprint + "-");
+    check<DataError>(is_same, reader.path(), ": the training data is not what this run was trained on (fingerprint ",
+                     fingerprint, ", was ", manifest.data_fingerprint,
                      "): its tokens, its loss mask or the beginnings of its documents are others; use the same files, "
                      "or another --out");
     load_converted(reader, slices);

@@ -61,9 +61,7 @@ std::vector<spec::RunSpec> with_kept_tokenizer(std::vector<spec::RunSpec> stages
 
 }  // namespace
 
-std::string fingerprint(const std::optional<data::DataSet>& data) {
-    return data ? fmt::format("{:016x}", data->train.fingerprint()) : "noise";
-}
+std::string fingerprint(const std::optional<data::DataSet>& data) { return data ? data->train.fingerprint() : "noise"; }
 
 std::string kinds_of(const std::optional<data::DataSet>& data, const engine::Machine& machine) {
     std::string lines = concat("kernels = ", machine.kernels.name, "\ntraining data = ", fingerprint(data), "\n");
@@ -73,7 +71,7 @@ std::string kinds_of(const std::optional<data::DataSet>& data, const engine::Mac
         lines +=
             fmt::format("attention tuning = {:016x}\n", std::hash<std::string>{}(machine.attention.tuning->to_json()));
     if (data) lines += fmt::format("tokenizer = {:016x}\n", data->tokenizer->fingerprint());
-    if (data && data->valid) lines += fmt::format("validation data = {:016x}\n", data->valid->fingerprint());
+    if (data && data->valid) lines += concat("validation data = ", data->valid->fingerprint(), "\n");
     return lines;
 }
 

@@ -14,6 +14,7 @@
 #include "tutti/base/json.h"
 #include "tutti/base/read_file.h"
 #include "tutti/base/to_size.h"
+#include "tutti/checkpoint/manifest.h"
 #include "tutti/checkpoint/store.h"
 #include "tutti/checkpoint/training_state.h"
 #include "tutti/infer/generate.h"
@@ -555,6 +556,14 @@ TEST_F(TrainerTest, RefusesAnotherModelSeedOrData) {
     EXPECT_EQ(message(masked), "no error");
     folder_.write("masked.mask", std::string(1999, '\1') + '\0');
     EXPECT_NE(message(masked).find(other_data), std::string::npos);
+    // Earlier versions wrote the fingerprint of the tokens alone.
+    for (const auto& step : fs::directory_iterator(masked.out + "/checkpoints")) {
+        const std::string path = step.path() / checkpoint::kManifestName;
+        auto manifest = checkpoint::parse_manifest(read_file(path), path);
+        manifest.data_fingerprint.resize(16);
+        std::ofstream(path) << checkpoint::write_manifest(manifest);
+    }
+    EXPECT_EQ(message(masked), "no error");
 }
 
 TEST_F(TrainerTest, AFinishedRunIsLeftAsItIs) {

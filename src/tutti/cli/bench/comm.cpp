@@ -97,8 +97,7 @@ class CommBench {
             rows[i]["share_of_copy"] = rows[i]["bus_bytes_per_s"].get<double>() / copy;
         const Timing barrier = time_together(*group_, seconds_of_case(), [&] { group_->barrier(); });
         text_ << "\nbarrier " << format_time(barrier.median) << " (fastest " << format_time(barrier.min) << "); copy "
-              << format_bytes(copy) << "/s by all ranks together (fastest "
-              << format_bytes(fastest_copy_) << "/s)\n";
+              << format_bytes(copy) << "/s by all ranks together (fastest " << format_bytes(fastest_copy_) << "/s)\n";
         return {{"bench", "comm"},
                 {"version", build_info().version},
                 {"machine", cpu_model()},
