@@ -115,6 +115,7 @@ std::optional<double> evaluate(Engine& s, Batches& source, int64_t batches, cons
                         .output = take,
                         .weights = s.data_parallel.get()});
     }
+    s.data_parallel->free_idle_weights();  // the next step gathers as a first one does
     ExactSum loss = losses.take();
     s.groups.world().sum(loss);
     s.groups.world().sum(rows);

@@ -326,8 +326,7 @@ void DataParallel::finish_gather(State& state) {
 void DataParallel::unshard_unit(size_t unit, const Pass& pass) {
     if (sharded_weights()) {
         for (State* state : units_[unit].states) state->idle = false;
-        for (State* state : std::exchange(idle_, {}))
-            if (std::exchange(state->idle, false)) state->flat->free_weights();
+        free_idle_weights();
         prefetch(unit, units_[unit].run, pass);
     }
     for (State* state : units_[unit].states) finish_gather(*state);
@@ -345,6 +344,7 @@ void DataParallel::prefetch(size_t unit, size_t run, const Pass& pass) {
 
 // A matrix that several units of a run use stays gathered from its first to its last use.
 void DataParallel::reshard_unit(size_t unit, const Pass& pass) {
+    if (!sharded_weights()) return;
     for (State* state : units_[unit].states) {
         if (state->unsharded > 0) continue;
         const auto in_run = [&](size_t user) { return units_[user].run == units_[unit].run; };
@@ -356,6 +356,11 @@ void DataParallel::reshard_unit(size_t unit, const Pass& pass) {
         state->idle = true;
         idle_.push_back(state);
     }
+}
+
+void DataParallel::free_idle_weights() {
+    for (State* state : std::exchange(idle_, {}))
+        if (std::exchange(state->idle, false)) state->flat->free_weights();
 }
 
 void DataParallel::unshard(size_t i) {

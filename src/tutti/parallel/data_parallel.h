@@ -97,6 +97,9 @@ class DataParallel final : public autograd::Hooks {
     // unshard(i) weights are gathered unit by unit in each pass. No effect for other stages of ZeRO.
     void unshard(size_t i);
     void reshard(size_t i);
+    // ZeRO-3: frees gathered weights that no pass uses. The next pass finds as little as the first one did, whatever
+    // passes were before.
+    void free_idle_weights();
 
     void before(autograd::Unit& unit, const autograd::Pass& pass) override;
     void after(autograd::Unit& unit, const autograd::Pass& pass) override;

@@ -566,6 +566,20 @@ TEST_F(TrainerTest, RefusesAnotherModelSeedOrData) {
     EXPECT_EQ(message(masked), "no error");
 }
 
+// The evaluation that a stop has cut off is made before the first step, which is then as rehearsed (TearDown), also
+// where the last unit of a forward has weights of the first.
+TEST_F(TrainerTest, AStepBehindAnEvaluationGathersAsRehearsed) {
+    auto o = options("run",
+                     {"model.tie_embeddings=true", "parallel.zero=3", "train.steps=3", "train.eval_every=1",
+                      "train.eval_batches=100", "data.valid_fraction=0.5"},
+                     2);
+    o.stop_requested = [] { return true; };
+    EXPECT_EQ(train(o).step, 1);
+    EXPECT_EQ(read_file(o.out + "/metrics.jsonl").find("eval_loss"), std::string::npos) << "it was not cut off";
+    o.stop_requested = [] { return false; };
+    EXPECT_EQ(train(o).step, 3);
+}
+
 TEST_F(TrainerTest, AFinishedRunIsLeftAsItIs) {
     const auto o = options("run");
     const auto first = train(o);
