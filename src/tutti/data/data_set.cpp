@@ -1,8 +1,6 @@
 // data/data_set.cpp: the split into training and validation tokens, and the checks of the arguments.
 #include "tutti/data/data_set.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <charconv>
@@ -337,7 +335,7 @@ std::string TokenSet::fingerprint() const {
             hash = mix64(mix64(hash) ^ (views[k].*part)()) ^ std::bit_cast<uint64_t>(weights[k]);
         return hash;
     };
-    return fmt::format("{:016x}-{:016x}", of(&TokenView::fingerprint_of_tokens), of(&TokenView::fingerprint_of_use));
+    return concat(to_hex(of(&TokenView::fingerprint_of_tokens)), "-", to_hex(of(&TokenView::fingerprint_of_use)));
 }
 
 void TokenSet::check_ids() const {
