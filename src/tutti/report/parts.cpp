@@ -144,7 +144,14 @@ std::optional<double> median(std::vector<double> values) {
     if (values.empty()) return std::nullopt;
     const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
     std::nth_element(values.begin(), middle, values.end());
-    return *middle;
+    if (values.size() % 2 == 1) return *middle;
+    return (*std::max_element(values.begin(), middle) + *middle) / 2;
+}
+
+std::optional<double> fullest_bytes(const LoggedStep& step) {
+    std::optional<double> most = step.mem_peak_bytes;
+    for (const RankFigures& of : step.ranks) most = std::max(most.value_or(0), of.mem_peak_bytes);
+    return most;
 }
 
 std::optional<double> last_of(const RunHistory& run, Field field) {
@@ -199,9 +206,11 @@ std::optional<std::string> median_mfu(const RunHistory& run) {
 }
 
 std::optional<std::string> memory_peak(const RunHistory& run) {
-    const std::vector<double> peaks = finite(values_of(run, &LoggedStep::mem_peak_bytes));
-    if (peaks.empty()) return std::nullopt;
-    return short_bytes(*std::max_element(peaks.begin(), peaks.end()));
+    std::optional<double> most;
+    for (const LoggedStep& step : run.steps)
+        if (const auto bytes = fullest_bytes(step); bytes && std::isfinite(*bytes))
+            most = std::max(most.value_or(0), *bytes);
+    return shown(most, short_bytes);
 }
 
 std::string in_words(const Series& series, const CurveAxis& axis) {

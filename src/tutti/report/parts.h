@@ -48,7 +48,9 @@ std::vector<Point> values_of(const RunHistory& run, Field field, double scale = 
 // Where a line of the log is on the axis; nothing: the line does not say.
 std::optional<double> place_of(const RunHistory& run, const LoggedStep& step, const CurveAxis& axis);
 std::vector<double> finite(const std::vector<Point>& points);
-std::optional<double> median(std::vector<double> values);
+std::optional<double> median(std::vector<double> values);  // of an even number the mean of the two in the middle
+// Peak of the rank with the most memory, of those in the line.
+std::optional<double> fullest_bytes(const LoggedStep& step);
 std::optional<double> last_of(const RunHistory& run, Field field);  // the last finite value
 // Bytes that the first rank sends in a step, by group: medians over the logged steps.
 std::map<std::string, double> sent_by_group(const RunHistory& run);

@@ -418,6 +418,27 @@ TEST(ReportPage, ShowsStagesAndThePredictionOfOne) {
     EXPECT_EQ(page_with(stages).find("predicted, 8 of 10 runs"), std::string::npos);
 }
 
+// Two lines: 100 and 300 tokens/s, 1 and 3 MiB on the first rank, and more on the second.
+TEST(ReportPage, MediansLieInTheMiddleAndTheFullestRankCounts) {
+    RunHistory run;
+    for (const int i : {1, 3}) {
+        LoggedStep step;
+        step.step = i;
+        step.step_ms = 10 * i;
+        step.tokens_per_s = 100 * i;
+        step.mem_peak_bytes = i << 20;
+        step.ranks = {{0, 1, double(i << 20)}, {1, 1, double(4 * i << 20)}};
+        run.steps.push_back(step);
+    }
+    run.predicted = PredictedStep{.machine = "m", .step_s = 0.02, .peak_bytes = 8 << 20, .sent = {}, .trace = {}};
+    const std::string page = render_report(run);
+    EXPECT_NE(page.find("<dt>tokens/s, median</dt><dd>200</dd>"), std::string::npos);
+    EXPECT_NE(page.find("<dt>memory peak</dt><dd>12 MiB</dd>"), std::string::npos);
+    EXPECT_NE(page.find("<tr><td>step</td><td>20 ms</td><td>20 ms</td><td>+0 %</td>"), std::string::npos);
+    EXPECT_NE(page.find("<tr><td>memory at the peak</td><td>8 MiB</td><td>8 MiB</td><td>+0 %</td>"),
+              std::string::npos);
+}
+
 TEST(ReportPage, ShowsWhatWasTracedAndCounted) {
     const std::string page = render_report(full_run());
     EXPECT_NE(page.find("<td>&lt;dp&gt;</td><td>40</td><td>2 KiB</td><td>2.5</td>"), std::string::npos);

@@ -116,7 +116,9 @@ std::string slowest_of(const std::vector<LoggedStep>& steps) {
     std::vector<double> usual;
     for (const std::vector<double>& of_rank : shares) usual.push_back(*median(of_rank));
     const auto least = std::min_element(usual.begin(), usual.end());
-    const double middle = *median(usual);
+    std::vector<double> sorted = usual;
+    std::ranges::sort(sorted);
+    const double middle = sorted[sorted.size() / 2];
     if (middle - *least < 0.05) return "No rank keeps the others waiting.";
     return concat("The others wait for rank ", ranks[to_size(least - usual.begin())], ": it waits ",
                   share_text(*least, 1), " of a step, the rank in the middle ", share_text(middle, 1),

@@ -79,7 +79,10 @@ std::string prediction_card(const RunHistory& run) {
     const auto ms = [](double v) { return short_number(v) + " ms"; };
     row("step", 1e3 * p.step_s, middle_of(&LoggedStep::step_ms), ms,
         concat(ms(1e3 * p.low_s), " to ", ms(1e3 * p.high_s), " in 8 of 10 runs"));
-    row("memory at the peak", p.peak_bytes, middle_of(&LoggedStep::mem_peak_bytes), short_bytes);
+    std::vector<double> peaks;
+    for (const LoggedStep& step : predicted.steps)
+        if (const auto bytes = fullest_bytes(step); bytes && std::isfinite(*bytes)) peaks.push_back(*bytes);
+    row("memory at the peak", p.peak_bytes, median(std::move(peaks)), short_bytes, "of the rank with the most");
     const std::map<std::string, double> measured_sent = sent_by_group(predicted);
     for (const auto& [group, sent] : p.sent) {
         const auto found = measured_sent.find(group);
