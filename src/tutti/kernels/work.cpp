@@ -208,9 +208,18 @@ Work work_of(const MuonMomentum& update) { return work_of_update(update.pieces);
 Work work_of(const MuonDescent& update) { return work_of_update(update.pieces); }
 
 Work work_of_embedding(const View& tokens, const View& rows_or_matrix, int64_t /*first_row*/,
-                       const View& matrix_or_rows) {
-    return {.bytes = bytes_of(tokens) + 2 * std::min(bytes_of(rows_or_matrix), bytes_of(matrix_or_rows)),
-            .shape = shape_of(tokens)};
+                       const View& matrix_or_rows, bool backward) {
+    const View &matrix = backward ? matrix_or_rows : rows_or_matrix, &rows = backward ? rows_or_matrix : matrix_or_rows;
+    const double named = static_cast<double>(std::min(matrix.numel(), rows.numel()) * size_of(matrix.dtype));
+    return {.bytes = bytes_of(tokens) + bytes_of(rows) + (backward ? 2 : 1) * named, .shape = shape_of(tokens)};
+}
+
+Work work_of_rope(const View& x, const View& positions, const View& cosines, const View& sines, bool /*inverse*/,
+                  bool /*adjacent*/) {
+    const double used = std::min(1.0, static_cast<double>(positions.numel()) / static_cast<double>(cosines.shape[0]));
+    const double turning = 2.0 * static_cast<double>(cosines.shape[-1]) / static_cast<double>(x.shape[-1]);
+    return {.bytes = 2 * turning * bytes_of(x) + bytes_of(positions) + used * (bytes_of(cosines) + bytes_of(sines)),
+            .shape = shape_of(x)};
 }
 
 }  // namespace tutti::kernels

@@ -73,20 +73,30 @@ Work work_of(const MuonDescent& update);
 Work work_of(std::integral auto) { return {}; }
 Work work_of(std::floating_point auto) { return {}; }
 inline Work work_of(Gate) { return {}; }
-// Reads and writes only the rows that `tokens` names.
-Work work_of_embedding(const View& tokens, const View& rows_or_matrix, int64_t first_row, const View& matrix_or_rows);
+// Of the matrix only the rows that `tokens` names, each once: read in the forward, read and written in the backward.
+Work work_of_embedding(const View& tokens, const View& rows_or_matrix, int64_t first_row, const View& matrix_or_rows,
+                       bool backward);
+// Of the tables the rows of so many positions at most; of x the channels that turn are read, and written in their
+// place.
+Work work_of_rope(const View& x, const View& positions, const View& cosines, const View& sines, bool inverse,
+                  bool adjacent);
 
 // The work of `call(entry, arguments...)`.
 template <class... Args>
 Work work_of_call(std::string_view entry, const Args&... args) {
-    if constexpr (requires { work_of_embedding(args...); })
-        if (entry.starts_with("embedding")) return work_of_embedding(args...);
+    if constexpr (requires { work_of_embedding(args..., false); })
+        if (entry.starts_with("embedding")) return work_of_embedding(args..., entry == "embedding_backward");
+    if constexpr (requires { work_of_rope(args...); })
+        if (entry == "rope") return work_of_rope(args...);
     Work work;
     ((work += work_of(args)), ...);
-    if constexpr ((std::same_as<Args, View> || ...))
-        if (entry == "rope" || entry == "soft_cap" ||
-            entry == "attention_sinks")  // the first operand is read, and written in its place
-            work.bytes += work_of(std::get<0>(std::tie(args...))).bytes;
+    // Operands that are read, and written in their place.
+    const bool both = entry == "attention_merge" || entry == "attention_sinks";
+    const bool first = both || entry == "soft_cap" || entry == "scale";
+    const bool second = both || entry == "accumulate";
+    if (first) work.bytes += work_of(std::get<0>(std::tie(args...))).bytes;
+    if constexpr (sizeof...(Args) > 1)
+        if (second) work.bytes += work_of(std::get<1>(std::tie(args...))).bytes;
     return work;
 }
 

@@ -78,17 +78,34 @@ TEST(Work, OfAnEmbeddingCountsRowsNotTheMatrix) {
     const View m(matrix.data(), DType::f32, {1000, 8}), r(rows.data(), DType::f32, {3, 8});
     const View t(tokens.data(), DType::i32, {3});
     EXPECT_EQ(kernels::work_of_call("embedding_forward", t, m, 0, r).bytes, 3 * 4 + 2 * 96);
-    EXPECT_EQ(kernels::work_of_call("embedding_backward", t, r, 0, m).bytes, 3 * 4 + 2 * 96);
+    // The gradient of y is read, and three rows of that of the matrix are read and written: both f32.
+    EXPECT_EQ(kernels::work_of_call("embedding_backward", t, r, 0, m).bytes, 3 * 4 + 3 * 96);
+    const View half(rows.data(), DType::bf16, {3, 8});
+    EXPECT_EQ(kernels::work_of_call("embedding_backward", t, half, 0, m).bytes, 3 * 4 + 48 + 2 * 96);
+    // More tokens than rows: each row of the matrix once, and all of y.
+    const View many(tokens.data(), DType::i32, {1000});
+    EXPECT_EQ(kernels::work_of_call("embedding_forward", many, r, 0, m).bytes, 1000 * 4 + 96 + 32000);
+    EXPECT_EQ(kernels::work_of_call("embedding_backward", many, m, 0, r).bytes, 1000 * 4 + 32000 + 2 * 96);
     EXPECT_EQ(kernels::work_of_call("add", r, r, r).bytes, 3 * 96);
 }
 
+// Three positions name three of five rows of the tables.
 TEST(Work, OfAnOperandInPlaceCountsItsReadAndItsWrite) {
     std::vector<float> heads(3 * 2 * 4), table(5 * 2);
     std::vector<int32_t> place(3);
     const View x(heads.data(), DType::f32, {3, 2, 4}), angles(table.data(), DType::f32, {5, 2});
     const View positions(place.data(), DType::i32, {3});
-    EXPECT_EQ(kernels::work_of_call("rope", x, positions, angles, angles, false, false).bytes, 2 * 96 + 12 + 2 * 40);
+    EXPECT_EQ(kernels::work_of_call("rope", x, positions, angles, angles, false, false).bytes, 2 * 96 + 12 + 2 * 24);
+    const View few(table.data(), DType::f32, {2, 2});  // of sequences of two tokens
+    EXPECT_EQ(kernels::work_of_call("rope", x, positions, few, few, false, false).bytes, 2 * 96 + 12 + 2 * 16);
+    const View half(table.data(), DType::f32, {5, 1});  // of the first two of four channels
+    EXPECT_EQ(kernels::work_of_call("rope", x, positions, half, half, false, false).bytes, 96 + 12 + 2 * 12);
     EXPECT_EQ(kernels::work_of_call("soft_cap", x, 30.0F).bytes, 2 * 96);
+    EXPECT_EQ(kernels::work_of_call("scale", x, 0.5F).bytes, 2 * 96);
+    const View part(heads.data(), DType::bf16, {3, 2, 4}), lse(table.data(), DType::f32, {3, 2});
+    EXPECT_EQ(kernels::work_of_call("accumulate", part, x).bytes, 48 + 2 * 96);
+    EXPECT_EQ(kernels::work_of_call("attention_merge", x, lse, x, lse).bytes, 3 * (96 + 24));
+    EXPECT_EQ(kernels::work_of_call("attention_sinks", x, lse, part).bytes, 2 * (96 + 24) + 48);
 }
 
 TEST(Work, OfALossInShardsReadsTheLogitsOnceAndForTheirGradient) {
