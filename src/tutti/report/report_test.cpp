@@ -435,8 +435,7 @@ TEST(ReportPage, MediansLieInTheMiddleAndTheFullestRankCounts) {
     EXPECT_NE(page.find("<dt>tokens/s, median</dt><dd>200</dd>"), std::string::npos);
     EXPECT_NE(page.find("<dt>memory peak</dt><dd>12 MiB</dd>"), std::string::npos);
     EXPECT_NE(page.find("<tr><td>step</td><td>20 ms</td><td>20 ms</td><td>+0 %</td>"), std::string::npos);
-    EXPECT_NE(page.find("<tr><td>memory at the peak</td><td>8 MiB</td><td>8 MiB</td><td>+0 %</td>"),
-              std::string::npos);
+    EXPECT_NE(page.find("<tr><td>memory at the peak</td><td>8 MiB</td><td>8 MiB</td><td>+0 %</td>"), std::string::npos);
 }
 
 TEST(ReportPage, ShowsWhatWasTracedAndCounted) {
