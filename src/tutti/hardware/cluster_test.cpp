@@ -53,6 +53,7 @@ TEST(Clusters, UnitsAreThoseOfTheDataSheet) {
     EXPECT_EQ(c.per_node, 8);
     EXPECT_EQ(c.processors, 132);
     EXPECT_EQ(cluster_named("A100-80").name, "a100");
+    EXPECT_EQ(cluster_named("v100").host_bandwidth, 16e9);  // PCIe 3 x16
     EXPECT_EQ(cluster_named("a100-80gb").name, "a100");
     EXPECT_EQ(cluster_named("a100-40gb").name, "a100-40");
 }
