@@ -432,6 +432,22 @@ TEST(Step, FusedLossesMoveFewBytes) {
     EXPECT_EQ(bytes("PyTorch 2.0, torch.compile 2023"), 24);
 }
 
+// Qwen3-235B, whose embedding and loss count as layers: 32 stages of 3 chunks hold 94 + 2. More chunks than that are
+// layers of a chunk: 94 layers over 32 stages have 2 chunks of a layer at least.
+TEST(Step, EmbeddingAndLossMayBeLayersOfTheirChunks) {
+    const auto chunks = [](int vpp) {
+        return runs_of(concat(R"({"model": "Qwen3-235B", "layers": 94, "hidden": 4096, "ffn": 12288, "heads": 64,
+            "kv_heads": 4, "head_dim": 128, "gpu": "H800", "num_gpus": 256, "pp": 32, "micro_batch": 1,
+            "global_batch": 2048, "software": "Megatron-Core 2025", "vpp": )",
+                              vpp, "}"))
+            .at(0)
+            .virtual_stages;
+    };
+    EXPECT_EQ(chunks(2), 2);
+    EXPECT_EQ(chunks(3), 3);
+    EXPECT_EQ(chunks(4), 2);
+}
+
 TEST(Step, ARowThatSaysHowIsTakenAtItsWord) {
     const auto named = [](const char* recompute, const char* attention) {
         return llama_8b(concat(R"("num_gpus": 8, "software": "MaxText 2025", "recompute": ")", recompute,

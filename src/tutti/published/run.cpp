@@ -199,7 +199,9 @@ void read_run(const Row& row, PublishedRun& run) {
     read_model(row, name, run.tp, run.model);
     const Model& m = run.model;
     run.virtual_stages = std::max(1, row.integer("vpp", 1));
-    if (run.virtual_stages * run.pp > m.layers)  // layers of a chunk, as some sources give it
+    // The embedding and the loss may count as layers of the first and the last chunk (Megatron-LM's
+    // account_for_embedding_in_pipeline_split); more chunks than that are layers of a chunk, as some sources give them.
+    if (run.virtual_stages * run.pp > m.layers + 2)
         run.virtual_stages = std::max(1, static_cast<int>(m.layers / run.pp));
     run.dp = std::max(1, row.integer("dp", run.ranks / std::max(1, run.tp * run.cp * run.pp)));
     run.zero = row.number("zero_stage") ? row.integer("zero_stage", 0) : zero_of(lower_case(row.text("software")));
