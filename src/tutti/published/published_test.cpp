@@ -422,6 +422,55 @@ TEST(Rows, ProgramsOfPyTorchAreEagerUnlessCompiled) {
         EXPECT_EQ(llama_8b(concat(R"("num_gpus": 8, "software": ")", software, "\"")).software.name, name) << software;
 }
 
+// Values of Llama 3 8B: a layer's products, and the embedding or the head.
+constexpr double kLayer = 4096.0 * (4096 + 2 * 1024) + 4096.0 * 4096 + 3 * 4096.0 * 14336;
+constexpr double kHead = 4096.0 * 128256;
+
+double data_parallel(PublishedRun run) {
+    run.software.overlaps_dp = false;
+    return step_time(run, {}).dp;
+}
+
+// 8 GPUs of a node, ring: 7/8 of the bytes at 0.78 of 450 GB/s. Layers are gathered as codes of a byte, the head in 16
+// bits.
+TEST(Step, NeMoGathersCodesOfEightBits) {
+    const auto run = [](const char* precision, const char* software) {
+        return llama_8b(concat(R"("num_gpus": 8, "micro_batch": 1, "global_batch": 8, "zero_stage": 1, "precision": ")",
+                               precision, R"(", "software": ")", software, "\""));
+    };
+    const simulate::Physics physics;
+    const double saved = 7.0 / 8 * 32 * kLayer / (450e9 * physics.link);
+    PublishedRun codes = run("fp8", "NeMo 25.04");
+    ASSERT_TRUE(codes.software.gathers_codes);
+    PublishedRun wide = codes;
+    wide.software.gathers_codes = false;
+    EXPECT_NEAR(data_parallel(wide) - data_parallel(codes), saved, 1e-9);
+    // Products of 16 bits have no codes, nor have those of 4 here.
+    for (const char* precision : {"bf16", "nvfp4"}) {
+        codes = run(precision, "NeMo 25.04");
+        codes.cluster = hardware::cluster_named("b200");
+        wide = codes;
+        wide.software.gathers_codes = false;
+        EXPECT_EQ(data_parallel(wide), data_parallel(codes)) << precision;
+    }
+    EXPECT_TRUE(run("fp8", "DGXC v24.11.1").software.gathers_codes);
+    for (const char* other : {"Megatron-LM 0.14", "Megatron-Core 2024", "NeMo AutoModel (PyTorch FSDP2) 2025"})
+        EXPECT_FALSE(run("fp8", other).software.gathers_codes) << other;
+}
+
+// 64 GPUs of 8 nodes: each bucket costs a reduce-scatter and a gather a ring's latency of 63 steps. Megatron-LM's
+// default are 64 M values here, NeMo's 128 Mi.
+TEST(Step, NeMoHasLargeBuckets) {
+    PublishedRun run =
+        llama_8b(R"("num_gpus": 64, "micro_batch": 1, "global_batch": 64, "zero_stage": 1, "software": "NeMo 25.04")");
+    PublishedRun small = run;
+    small.software.bucket_values = 0;
+    const simulate::Physics physics;
+    const double values = 32 * kLayer + kHead, ring = physics.latency + 63 * physics.hop;
+    EXPECT_NEAR(data_parallel(small) - data_parallel(run), 2 * (values / 64e6 - values / (128.0 * 1024 * 1024)) * ring,
+                1e-9);
+}
+
 // Kernels of a loss that read 16-bit logits two or three times in all and write their gradient once.
 TEST(Step, FusedLossesMoveFewBytes) {
     const auto bytes = [](const char* software) {

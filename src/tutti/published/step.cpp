@@ -110,6 +110,7 @@ class Microbatch {
 
     double tokens() const { return tokens_; }
     double boundary() const { return boundary_ / spread_; }
+    bool has_codes() const { return operands_ == Operands::eight; }
     double attention_values() const { return Model::values_of(attention_matrices_); }
 
     // Of a layer on this rank.
@@ -394,9 +395,13 @@ class Step {
     // Gradients, and weights under ZeRO-1 and 2.
     double reductions() const {
         const double dense = stage_dense(), experts = stage_experts(), bytes = s_.gradient_bytes * dense;
-        const double pieces = s_.bucket_bytes > 0   ? std::max(1.0, bytes / s_.bucket_bytes)
-                              : s_.bucket_bytes < 0 ? 1
-                                                    : std::max(1.0, dense / std::max(40e6, 1e6 * run_.dp));
+        // Layers have codes; the embedding and the head have none.
+        const double layer_bytes = s_.gathers_codes && micro_.has_codes() ? 1 : 2;
+        const double weights = 2 * dense - (2 - layer_bytes) * per_stage_ * dense_;
+        const double pieces = s_.bucket_bytes > 0    ? std::max(1.0, bytes / s_.bucket_bytes)
+                              : s_.bucket_bytes < 0  ? 1
+                              : s_.bucket_values > 0 ? std::max(1.0, dense / s_.bucket_values)
+                                                     : std::max(1.0, dense / std::max(40e6, 1e6 * run_.dp));
         double reduced = 0, gathered = 0;
         if (run_.zero == 0) {
             reduced = gathered = price_.all_reduce(bytes, over_, pieces) / 2;
@@ -404,11 +409,11 @@ class Step {
             reduced = s_.scatters_as_all_reduce ? price_.all_reduce(bytes, over_, pieces)
                                                 : price_.gather(bytes, over_, pieces);
             // DDP's buckets hold gradients only.
-            gathered = price_.gather(2 * dense, over_, s_.bucket_bytes > 0 ? 1 : pieces);
+            gathered = price_.gather(weights, over_, s_.bucket_bytes > 0 ? 1 : pieces);
         }
         if (experts > 0) {
             reduced += price_.gather(s_.gradient_bytes * experts, expert_over_);
-            gathered += price_.gather(2 * experts, expert_over_);
+            gathered += price_.gather(layer_bytes * experts, expert_over_);
         }
         if (!s_.overlaps_dp) return reduced + gathered;
         const auto visible = [&](double comm, double compute) {

@@ -218,6 +218,12 @@ Traits of_megatron_core(const std::string& s) {
     // --tp-comm-overlap (116ffddc58, October 2023) is off where it is not given; recipes of NeMo give it.
     if (has(s, {"megatron-lm", "megatron-core", "mcore"}) && !has(s, {"nemo", "dgxc", "bridge", "overlap"}))
         traits.overlaps_tp = false;
+    // NeMo's recipes gather weights of 8-bit products as codes: fp8_params of dgxc-benchmarking, fp8_param_gather of
+    // Megatron-Bridge's training/mixed_precision.py and of MLPerf's pretrain.py.
+    if (has(s, {"nemo", "dgxc"}) && !has(s, {"automodel"})) {
+        traits.gathers_codes = true;
+        traits.bucket_values = 128.0 * 1024 * 1024;  // comm_overlap.py of NeMo and Megatron-Bridge
+    }
     // Transformer Engine's fused cross entropy, dispatchers that send one copy a node: 2025.
     if (has(s, {"25.", "26.", "moe_dev"})) {
         traits.one_copy = true;

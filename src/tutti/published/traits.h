@@ -20,6 +20,7 @@ struct Traits {
     bool eager = false;            // each operation of these, and of an unfused softmax, is a pass through memory
     double logit_bytes = 24;       // moved for a logit, forward and backward
     double gradient_bytes = 4;     // of a value, reduced over ranks
+    bool gathers_codes = false;    // ZeRO-1 and 2: weights of 8-bit products are gathered as codes of a byte
     double optimizer_bytes = 30;   // that the update of a value reads and writes
     double accumulate_bytes = 0;   // that adding a value's gradient to a sum moves, a microbatch; 0: in the product
     bool launches_block = false;   // the host waits for each kernel before it launches the next
@@ -38,7 +39,8 @@ struct Traits {
     double hidden_dispatch = 0;    // share of the exchange of experts that runs beside compute
     bool one_copy = false;         // of a token to a rank, and across the network to a domain, whose experts it takes
     bool next_experts = false;     // a token takes experts that follow one another: a gate of benchmarks
-    double bucket_bytes = 0;       // of gradients; 0: 40 M values, or 1 M a rank where that is more; < 0: one bucket
+    double bucket_bytes = 0;       // of gradients; 0: of bucket_values; < 0: one bucket
+    double bucket_values = 0;      // of gradients and of weights; 0: 40 M, or 1 M a rank where that is more
     bool scatters_as_all_reduce = false;        // a reduce-scatter of unequal parts of many tensors
     double collective_latencies = 1, hops = 1;  // in units of Physics
     double tp_stall = 0;                        // seconds a message and further rank of tp, in pipelines over nodes
