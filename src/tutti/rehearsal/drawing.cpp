@@ -132,6 +132,8 @@ Columns columns_of_ranks(int size, int per_node) {
 
 class Canvas {
   public:
+    explicit Canvas(double width = kWidth) : width_(width) {}
+
     void heading(const std::string& text) {
         y_ += 26;
         body_ += svg::text("h ink", kMargin, y_, text) + '\n';
@@ -151,7 +153,7 @@ class Canvas {
         const Columns columns = columns_of_ranks(mesh.size(), per_node);
         const auto gaps = static_cast<double>(columns.breaks.size());
         const double remark = per_node > 0 ? kRemark : 0;
-        const double cell = std::min(48.0, (kWidth - kLabels - 2 * kMargin - remark - gaps * kBetween) /
+        const double cell = std::min(48.0, (width_ - kLabels - 2 * kMargin - remark - gaps * kBetween) /
                                                static_cast<double>(columns.ranks.size()));
         const auto left_of = [&](size_t i) {
             const auto before = std::upper_bound(columns.breaks.begin(), columns.breaks.end(), i);
@@ -240,8 +242,9 @@ class Canvas {
         y_ += 26;
     }
 
-    svg::Picture done(const std::string& title) const { return {kWidth, y_ + kMargin, title, "", body_}; }
+    svg::Picture done(const std::string& title) const { return {width_, y_ + kMargin, title, "", body_}; }
 
+    double width_;
     std::string body_;
     double y_ = 0;
 };
@@ -259,7 +262,7 @@ std::pair<double, const char*> unit_of(double bytes) {
 
 svg::Picture draw_nodes(const mesh::Mesh& mesh, const std::vector<mesh::Axes>& axes, int per_node,
                         const std::string& title) {
-    Canvas canvas;
+    Canvas canvas(svg::Bars{}.width);
     canvas.heading(title);
     canvas.mesh(mesh, axes, per_node);
     return canvas.done(title);

@@ -16,7 +16,8 @@ inline constexpr int kMostDrawn = 32;
 
 // The ranks, one colour each, and the groups of each axis: one colour for the ranks of a group. With `per_node` the
 // ranks of a node stand together, and each axis says whether its groups lie inside nodes. Of more than kMostDrawn
-// ranks, which need per_node > 0, the first ranks of the first node and of the last one are drawn.
+// ranks, which need per_node > 0, the first ranks of the first node and of the last one are drawn. As wide as a chart
+// of bars, beside which it stands on a page: few ranks leave room, and do not grow.
 svg::Picture draw_nodes(const mesh::Mesh& mesh, const std::vector<mesh::Axes>& axes, int per_node,
                         const std::string& title);
 // The same, and below it every grid of the layout. A rectangle has the colour of its first rank and the numbers of all

@@ -249,7 +249,9 @@ TEST(Drawing, NodesShowWhichGroupsCrossThem) {
     run.parallel.dp_shard = 2;
     const auto drawn = [&](int ranks) {
         const mesh::Mesh mesh = parallel::make_mesh(run, ranks);
-        return draw_nodes(mesh, axes_with_several_ranks(mesh), 8, "t").body;
+        const svg::Picture picture = draw_nodes(mesh, axes_with_several_ranks(mesh), 8, "t");
+        EXPECT_EQ(picture.width, svg::Bars{}.width);  // else its text has another size than that of the charts beside
+        return picture.body;
     };
     const std::string two = drawn(16);
     EXPECT_EQ(count(two, ">node "), 2u);
