@@ -56,8 +56,8 @@ std::vector<Variant> variants_of(const spec::RunSpec& from, const spec::RunSpec&
     vary("ZeRO-", key(&spec::RunSpec::parallel, &spec::ParallelSpec::zero), std::array{0, 1, 2, 3});
     vary("reductions ", key(&spec::RunSpec::parallel, &spec::ParallelSpec::reductions), std::array{2, 4});
     vary("recompute ", key(&spec::RunSpec::recompute, &spec::RecomputeSpec::policy), kPolicies);
-    std::vector<int64_t> sizes = {from.train.micro_batch / 2, from.train.micro_batch * 2, towards.train.micro_batch};
-    std::erase(sizes, 0);
+    std::set<int64_t> sizes = {from.train.micro_batch / 2, from.train.micro_batch * 2, towards.train.micro_batch};
+    sizes.erase(0);
     vary("micro batch ", key(&spec::RunSpec::train, &spec::TrainSpec::micro_batch), sizes);
     if (from.parallel.pp > 1)
         for (const auto& [schedule, v] : {std::pair("1f1b", 1),

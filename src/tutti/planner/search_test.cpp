@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
+
 #include "tutti/base/error.h"
 #include "tutti/base/to_size.h"
 #include "tutti/planner/counterfactual.h"
@@ -221,6 +224,18 @@ TEST(Search, AMicroBatchThatIsTooLargeForAKernelIsPassedOver) {
     EXPECT_FALSE(changes(r, rehearsed(r, target_of(r), run), run).empty());
     run.train.micro_batch = 64;
     EXPECT_THROW(rehearsed(r, target_of(r), run), SizeError);
+}
+
+// Twice as many sequences and those of the best layout are one change.
+TEST(Changes, AreTriedOnce) {
+    const Request r = on_h100("llama-tiny", 4, 64, 128);
+    const spec::RunSpec run = plain_run(r);
+    spec::RunSpec towards = run;
+    towards.train.micro_batch = 2;
+    std::set<std::string> names;
+    for (const Change& change : changes(r, rehearsed(r, target_of(r), run), towards))
+        EXPECT_TRUE(names.insert(change.what).second) << change.what;
+    EXPECT_EQ(names.count("micro batch 1 -> 2"), 1U);
 }
 
 // Of one sequence, too; then several ranks share it.
