@@ -116,7 +116,7 @@ std::string render(const Request& request, const ScalingOptions& o, const std::v
     }
     text += concat("\nfailures: a device with its share of the node fails every ", request.cluster.mtbf_hours,
                    " h, so a job of N every ", request.cluster.mtbf_hours, " / N h\n", "checkpoint: ",
-                   format_fixed(checkpoint_bytes(request.run) / double(models::parameter_count(request.run.model)), 0),
+                   format_fixed(checkpoint_bytes(request.run) / double(models::parameter_count(request.run.model)), 1),
                    " bytes a parameter at ", format_bytes(o.storage_per_node), "/s of each node; restart ",
                    format_duration(o.restart_s), "\n",
                    "save every sqrt(2 C MTBF) (Young 1974, Daly 2006); goodput = share of the time that trains "
