@@ -364,6 +364,9 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
     std::vector<Mark> marks;
     comm::MetaWorld world(rank, ranks, &recorder, device_sums(run, target, ranks));
     const kernels::KernelTable table = kernels::meta_table(*target.kernels);
+    MetaTarget device = target.device;
+    // The smallest gap is often one that a copy still reads: a step that offloads its activations would wait for it.
+    device.arena = device.arena && !run.offload.activations;
     engine::Engine* at_work = nullptr;
     const auto mark = [&] {
         if (parts != nullptr && marks.size() == 1)
@@ -372,7 +375,7 @@ Rehearsal rehearse_within(const spec::RunSpec& run, const Target& target, int ra
     };
     engine::Engine engine(
         shortened, world,
-        {.device = make_meta_device(target.device, &recorder),
+        {.device = make_meta_device(device, &recorder),
          .kernels = table,
          .attention = {.kernels = run.train.attention, .tuning = nullptr, .others = {}}},
         [&](ops::Context& ctx, const engine::BatchShard& share) {

@@ -558,6 +558,7 @@ TEST_F(TrainerTest, RefusesAnotherModelSeedOrData) {
     EXPECT_NE(message(masked).find(other_data), std::string::npos);
     // Earlier versions wrote the fingerprint of the tokens alone.
     for (const auto& step : fs::directory_iterator(masked.out + "/checkpoints")) {
+        if (!step.is_directory()) continue;
         const std::string path = step.path() / checkpoint::kManifestName;
         auto manifest = checkpoint::parse_manifest(read_file(path), path);
         manifest.data_fingerprint.resize(16);
