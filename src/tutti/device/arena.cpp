@@ -26,7 +26,7 @@ int64_t ArenaEnd::take(int64_t bytes) {
 }
 
 void ArenaEnd::give_back(int64_t place, int64_t bytes) {
-    auto next = gaps_.lower_bound(place);
+    const auto next = gaps_.lower_bound(place);
     const auto before = next == gaps_.begin() ? gaps_.end() : std::prev(next);
     check(place + bytes <= (next == gaps_.end() ? length_ : next->first) &&
               (before == gaps_.end() || before->first + before->second <= place),
@@ -35,7 +35,7 @@ void ArenaEnd::give_back(int64_t place, int64_t bytes) {
         gaps_by_size_.erase({gap->second, gap->first});
         place = std::min(place, gap->first);
         bytes += gap->second;
-        return gaps_.erase(gap);
+        gaps_.erase(gap);
     };
     if (next != gaps_.end() && next->first == place + bytes) join(next);
     if (before != gaps_.end() && before->first + before->second == place) join(before);

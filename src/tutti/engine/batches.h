@@ -31,7 +31,7 @@ class Batches {
     // The number of valid tokens (rows for the mlp) of the step's global batch, over which the loss is a mean; may be
     // 0. Collective.
     virtual int64_t valid_tokens(int64_t step) = 0;
-    // Those of them in the microbatches `index` of all ranks; may be 0. Collective.
+    // The number of valid tokens in the microbatches `index` of all ranks; may be 0. Collective.
     virtual int64_t valid_tokens_of(int64_t step, int64_t index) = 0;
 };
 

@@ -17,7 +17,7 @@ void load_converted(const checkpoint::CheckpointReader& reader, const std::vecto
 std::vector<std::string> begun_anew(const checkpoint::CheckpointReader& reader,
                                     const std::vector<checkpoint::TensorSlice>& slices);
 
-// checkpoint::unwanted_tensors() without those that load_converted() has converted or begun anew.
+// checkpoint::unwanted_tensors() without the tensors that load_converted() has converted or begun anew.
 std::vector<std::string> left_over(const checkpoint::CheckpointReader& reader,
                                    const std::vector<checkpoint::TensorSlice>& slices);
 
